@@ -31,6 +31,7 @@ from compiler.runtime.dispatch.batch_sizes import check_sizes
 from compiler.runtime.stages import Origin
 from compiler.schedule.schedule import Schedule
 from compiler.util import checks
+from cosim.checks import throttle as checked_throttle
 from hw.config import DEFAULT_TARGET, MlaConfig, load_target
 from hw.errors import InputError, MlaError, shown
 
@@ -511,6 +512,7 @@ def _check_types(schedule: Any, dram: Any, strict: Any, cache: Any, record: Any)
     checks.of_type("bytes_per_cycle of dram", rate, (int, float, type(None)), "a number or None")
     if rate is not None and not rate > 0:
         raise InputError(f"bytes_per_cycle of dram must be more than 0, not {shown(rate)}")
+    checked_throttle(dram.throttle)
     checks.of_type("strict", strict, bool, "True or False")
     checks.of_type("cache", cache, (bool, type(None)), "True, False or None")
     if record is not None:

@@ -83,10 +83,10 @@ def _cut(config: MlaConfig, name: str, limit: int) -> MlaConfig:
         ) from None
 
 
-@identity("Dram", "latency", "bytes_per_cycle")
+@identity("Dram", "latency", "bytes_per_cycle", "throttle", added=("throttle",))
 @dataclass(frozen=True)
 class DramTiming:
-    """DRAM timing model, which affects the issue order of transfers and the tiling, but not the results.
+    """Timing of the DRAM and of the chip's clock, which affects issue order and tiling, but not the results.
 
     Parameters
     ----------
@@ -94,14 +94,28 @@ class DramTiming:
         Cycles from the address of a read to its first data beat.
     bytes_per_cycle : float or None
         Total bandwidth of reads and writes; None: one beat of n bytes per cycle.
+    throttle : float
+        Share of the cycles in which the clock of the chip is stalled while the DRAM continues (docs/machine.md).
+        Latency and bandwidth refer to all cycles, those that are stalled included.
     """
 
     latency: int = 100
     bytes_per_cycle: float | None = None
+    throttle: float = 0.0
 
     def beat(self, n: int) -> float:
-        """Return the number of cycles per beat of n bytes, which is at least 1."""
-        return max(1.0, n / (self.bytes_per_cycle or n))
+        """Return the number of cycles of the chip's clock per beat of n bytes, which is at least 1."""
+        return max(1.0, (1 - self.throttle) * n / (self.bytes_per_cycle or n))
+
+    @property
+    def chip_latency(self) -> float:
+        """Latency in cycles of the chip's clock, without stalled cycles."""
+        return self.latency * (1 - self.throttle)
+
+    @property
+    def stretch(self) -> float:
+        """Number of cycles, those that are stalled included, per cycle of the chip's clock."""
+        return 1 / (1 - self.throttle)
 
 
 #: Default DRAM timing.

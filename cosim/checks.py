@@ -16,6 +16,8 @@ MAX_CYCLES = 1 << 62
 #: Highest register address on the bus.
 LAST_ADDRESS = 0xFFFC
 MAX_LATENCY = MAX_RATE = 1_000_000
+#: Largest share of the cycles in which the clock of the chip may be stalled.
+MAX_THROTTLE = Fraction(9, 10)
 
 
 def integer(value: object, what: str) -> int:
@@ -102,6 +104,16 @@ def bandwidth(value: object) -> Fraction:
     if not 0 < rate <= MAX_RATE:
         raise InputError(f"bytes_per_cycle must be in 0.001..{MAX_RATE}, not {shown(value)}")
     return rate
+
+
+def throttle(value: object) -> Fraction:
+    """Convert a share of stalled cycles to a fraction with a denominator of at most 1000."""
+    share = Fraction(-1)
+    if isinstance(value, Real) and not isinstance(value, (bool, np.bool_)) and math.isfinite(value):
+        share = Fraction(float(value)).limit_denominator(1000)
+    if not 0 <= share <= MAX_THROTTLE:
+        raise InputError(f"throttle must be in 0..{float(MAX_THROTTLE)}, not {shown(value)}")
+    return share
 
 
 def _hexadecimal(number: int) -> str:

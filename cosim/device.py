@@ -63,6 +63,14 @@ class Device(ABC):
     def cycle(self) -> int:
         """Number of clock cycles since reset, or for a model without a clock, number of actions since reset."""
 
+    @property
+    def stalled_cycles(self) -> int:
+        """Number of those cycles in which the clock of the chip was stalled; 0 for a model without a clock.
+
+        The counters of the chip do not count stalled cycles.
+        """
+        return 0
+
     @abstractmethod
     def reset(self) -> None:
         """Reset the registers and the internal state of the chip; the contents of DRAM are preserved."""
@@ -229,6 +237,19 @@ class Device(ABC):
         rate = self.config.n if bytes_per_cycle is None else bytes_per_cycle
         self._set_dram_timing(checks.latency(latency), checks.bandwidth(rate))
 
+    def set_throttle(self, share: float) -> None:
+        """Throttle the clock of the chip, also while a program runs: stall it in a share of the cycles.
+
+        The stalled cycles are distributed evenly. The DRAM is not throttled: its latency and bandwidth remain the same
+        in all cycles, those that are stalled included. This has no effect on a device without a clock.
+
+        Parameters
+        ----------
+        share : float
+            Share of the cycles that are stalled, 0 to 0.9; rounded to a fraction with a denominator of at most 1000.
+        """
+        self._set_throttle(checks.throttle(share))
+
     def set_dram_faults(self, faults: Sequence[DramFault]) -> None:
         """Set the address ranges of DRAM that answer with errors; they replace the ranges set before."""
         ranges = list(faults)
@@ -282,6 +303,9 @@ class Device(ABC):
 
     @abstractmethod
     def _set_dram_timing(self, latency: int, rate: Fraction) -> None: ...
+
+    @abstractmethod
+    def _set_throttle(self, share: Fraction) -> None: ...
 
     @abstractmethod
     def _set_dram_faults(self, faults: list[DramFault]) -> None: ...

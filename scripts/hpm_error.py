@@ -6,8 +6,9 @@ schedule, and the mean error of its layers; layers that share a counter are coun
 `python -m scripts.hpm_error --layers FILE` judges the model on the layers of `scripts.published_layers`, each under the
 static schedule and ten random ones, for several targets and memories. For each of them, it prints the median error of
 the tile pipeline and of the model, the median over the layers of the rank correlation within a layer, the share of
-measurements within twice the stated spread, and the cycles of the static schedule relative to the best random one.
-FILE stores the measurements.
+measurements within twice the stated spread, and the cycles of the static schedule relative to the best random one; also
+the error and the rank correlation of the energy, and the errors of the number of bank conflicts. FILE stores the
+measurements. `--list pairs` judges pairs of layers, `--list confirmation` the layers of the second list.
 """
 
 import argparse
@@ -22,7 +23,14 @@ import numpy as np
 from compiler.bench.tiny import NETWORKS, model_path
 from compiler.cache.model_source import ModelSource
 from compiler.cost.learned.features import rows_of
-from compiler.cost.learned.model import CycleModel, PredictionErrors, find_model, spearman
+from compiler.cost.learned.model import (
+    CycleModel,
+    PredictionErrors,
+    energy_model,
+    find_model,
+    predicted_conflicts,
+    spearman,
+)
 from compiler.cost.learned.online_model import attribution_groups
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import CompileOptions
@@ -32,12 +40,18 @@ from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from scripts.published_layers import (
     CONFIRMATION_LAYERS,
+    FUSED_PAIRS,
     MEMORIES,
     PUBLISHED_LAYERS,
     MeasuredSchedule,
     PublishedMeasurements,
     network_of,
 )
+
+#: Conflicts per cycle above which measurements are counted separately.
+_MANY_CONFLICTS = 0.01
+#: Lists of layers by name.
+_LISTS = {"published": PUBLISHED_LAYERS, "confirmation": CONFIRMATION_LAYERS, "pairs": FUSED_PAIRS}
 
 
 def main() -> int:
@@ -46,19 +60,17 @@ def main() -> int:
     parser.add_argument("--layers", type=Path, help="file with measurements of the published layers")
     parser.add_argument("--targets", nargs="*", default=["n16", "n8"])
     parser.add_argument("--memories", nargs="*", default=list(MEMORIES))
-    parser.add_argument(
-        "--confirmation", action="store_true", help="measure the layers of the second list instead"
-    )
+    parser.add_argument("--list", choices=list(_LISTS), default="published", help="layers to measure")
     parser.add_argument("--worst", type=int, default=0, help="number of the worst layers to list")
     args = parser.parse_args()
     if args.layers is None:
         return _networks()
     measurements = PublishedMeasurements(args.layers)
-    layers = CONFIRMATION_LAYERS if args.confirmation else PUBLISHED_LAYERS
     for target in args.targets:
         for memory in args.memories:
-            found = {name: measurements.of(target, memory, name) for name in layers}
+            found = {name: measurements.of(target, memory, name) for name in _LISTS[args.list]}
             print(f"{target}, {memory}: {_judged(found, args.worst)}", flush=True)
+            print(f"    {_judged_work(found)}", flush=True)
     return 0
 
 
@@ -90,6 +102,43 @@ def _judged(found: dict[str, list[MeasuredSchedule]], worst: int) -> str:
     for name in sorted(by_layer, key=lambda name: -by_layer[name][0])[:worst]:
         model, base, ratio = by_layer[name]
         text += f"\n    {name}: {100 * model:.1f}% (pipeline {100 * base:.1f}%), static / best {ratio}"
+    return text
+
+
+def _judged_work(found: dict[str, list[MeasuredSchedule]]) -> str:
+    """Return the errors of the predicted energy and bank conflicts of layers under several schedules as text."""
+    errors, base_errors, ranks, base_ranks, conflicts, shares, expectations = [], [], [], [], [], [], []
+    for each in found.values():
+        conditions = each[0].conditions
+        stage, model = _stage(each[0].layer, conditions), energy_model()
+        rows = [list(rows_of(stage, one.schedule.layers, conditions).values()) for one in each]
+        measured = np.array([1e3 * one.energy_uj for one in each])
+        of_energy = [[row.for_energy for row in mine] for mine in rows]
+        base = np.array([sum(row.base for row in mine) for mine in of_energy])
+        guess = np.array([float(model.predict_many(mine)[0].sum()) for mine in of_energy])
+        errors += np.abs(guess / measured - 1).tolist()
+        base_errors += np.abs(base / measured - 1).tolist()
+        ranks.append(spearman(guess.round(), measured))
+        base_ranks.append(spearman(base.round(), measured))
+        cycles = np.array([one.cycles for one in each])
+        refused = np.array([one.conflicts for one in each])
+        expected = np.array([float(predicted_conflicts(mine).sum()) for mine in rows])
+        shares += (refused / cycles).tolist()
+        expectations += (expected / cycles).tolist()
+        conflicts += (np.abs(expected - refused) / cycles).tolist()
+    many = np.array(shares) > _MANY_CONFLICTS
+    text = (
+        f"energy: median error {100 * median(errors):.1f}%, mean {100 * np.mean(errors):.1f}% (work alone "
+        f"{100 * median(base_errors):.1f}%, {100 * np.mean(base_errors):.1f}%), Spearman within a layer "
+        f"{median(ranks):.3f} ({median(base_ranks):.3f}); conflicts: {100 * np.mean(shares):.2f} per 100 cycles, mean "
+        f"error {100 * np.mean(conflicts):.2f}"
+    )
+    if many.any():
+        likely = np.array(expectations) > _MANY_CONFLICTS
+        text += (
+            f"; more than 1 in {many.sum()} measurements, of which {(many & likely).sum()} are among the "
+            f"{likely.sum()} for which the model expects so"
+        )
     return text
 
 

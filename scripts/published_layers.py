@@ -11,6 +11,7 @@ from compiler.options import CompileOptions, DramTiming
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.calibration.collect import change_fusion
 from compiler.tuning.layer_space import spaces_of
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import MlaConfig, load_target
@@ -20,6 +21,10 @@ from scripts.jsonl_log import JsonlLog
 
 def _layer(shape: tuple[int, int, int], *op: Any) -> CalibrationNetwork:
     return CalibrationNetwork(shape, (CalibrationOp(*op),))
+
+
+def _pair(shape: tuple[int, int, int], *ops: tuple[Any, ...]) -> CalibrationNetwork:
+    return CalibrationNetwork(shape, tuple(CalibrationOp(*op) for op in ops))
 
 
 #: Layers of published networks; the list was fixed before any of them was measured.
@@ -74,6 +79,22 @@ CONFIRMATION_LAYERS = {
     "transformer softmax": _layer((16, 4, 64), "softmax"),
     "unet first": _layer((64, 64, 1), "conv", 16, 3),
 }
+#: Pairs of adjacent operators of published networks, which the compiler may execute together; the list was fixed before
+#: any of them was measured.
+FUSED_PAIRS = {
+    "resnet20 end of a block": _pair((16, 16, 32), ("conv", 32, 3), ("add",)),
+    "mobilenet_v2_035 projection and addition": _pair((14, 14, 96), ("conv", 24, 1), ("add",)),
+    "vgg cifar convolution and pool": _pair((16, 16, 32), ("conv", 32, 3), ("max_pool", 0, 2, 2)),
+    "lenet5 convolution and pool": _pair((28, 28, 1), ("conv", 6, 5), ("avg_pool", 0, 2, 2)),
+    "mobilenet_v1_025_96 separable": _pair((24, 24, 16), ("depthwise", 0, 3), ("conv", 32, 1)),
+    "mobilenet_v2_035 expansion and depthwise": _pair((14, 14, 24), ("conv", 144, 1), ("depthwise", 0, 3)),
+    "bert_tiny scores": _pair((32, 1, 64), ("matmul", 32), ("softmax",)),
+    "bert_tiny classifier": _pair((1, 1, 128), ("dense", 64), ("softmax",)),
+    "bert_tiny output and norm": _pair((32, 1, 128), ("dense", 128), ("norm",)),
+    "bert_tiny feed-forward with gelu": _pair((32, 1, 128), ("dense", 256), ("gelu",)),
+    "ds_cnn pointwise and average": _pair((25, 5, 64), ("conv", 64, 1), ("mean",)),
+    "lstm gate": _pair((1, 1, 256), ("dense", 128), ("tanh",)),
+}
 #: Latency in cycles and share of the full bandwidth of each memory.
 MEMORIES = {
     "usual": (100, 1.0),
@@ -83,12 +104,14 @@ MEMORIES = {
 }
 #: Number of random schedules per layer, and maximum number of changes after a draw.
 RANDOM_SCHEDULES, _MAX_CHANGES = 10, 2
+#: Share of the random schedules of a pair in which the fusion of its layers is changed.
+_FUSED = 0.5
 _MAX_ATTEMPTS = 50
 
 
 def network_of(layer: str) -> CalibrationNetwork:
-    """Return the layer of a name in PUBLISHED_LAYERS or CONFIRMATION_LAYERS."""
-    return (PUBLISHED_LAYERS | CONFIRMATION_LAYERS)[layer]
+    """Return the network of a name in PUBLISHED_LAYERS, CONFIRMATION_LAYERS or FUSED_PAIRS."""
+    return (PUBLISHED_LAYERS | CONFIRMATION_LAYERS | FUSED_PAIRS)[layer]
 
 
 def memory(config: MlaConfig, name: str) -> DramTiming:
@@ -111,6 +134,10 @@ class MeasuredSchedule:
         Schedule that was measured.
     cycles : int
         Measured cycles on the RTL.
+    energy_uj : float
+        Energy in microjoules, from counters of the RTL.
+    conflicts : int
+        Number of accesses that a memory bank refused.
     """
 
     target: str
@@ -119,6 +146,8 @@ class MeasuredSchedule:
     static: bool
     schedule: Schedule
     cycles: int
+    energy_uj: float
+    conflicts: int
 
     @property
     def conditions(self) -> HardwareProfile:
@@ -164,7 +193,16 @@ class PublishedMeasurements:
             results = measurer.measure([schedule for _, schedule in wanted])
             for (is_static, schedule), result in zip(wanted, results, strict=True):
                 if isinstance(result, Measurement) and result.exact:
-                    found = MeasuredSchedule(target, memory_name, layer, is_static, schedule, result.cycles)
+                    found = MeasuredSchedule(
+                        target,
+                        memory_name,
+                        layer,
+                        is_static,
+                        schedule,
+                        result.cycles,
+                        result.energy_uj,
+                        result.conflicts,
+                    )
                     self._log.add(_line(found))
                     self._known.append(found)
                     (static if is_static else drawn).append(found)
@@ -183,6 +221,8 @@ def _draws(measurer: Measurer, seed: str) -> Iterator[Schedule]:
             layers[name] = space.draw(rng, layers[name])
             for _ in range(rng.randint(0, _MAX_CHANGES)):
                 layers[name] = space.change(rng, layers[name])
+        if len(layers) > 1 and rng.random() < _FUSED:
+            layers |= change_fusion(rng, layers)
         schedule = replace(first, layers=layers)
         if schedule.to_json() in seen:
             continue
@@ -205,6 +245,8 @@ def _line(found: MeasuredSchedule) -> dict[str, Any]:
         "fusions": found.schedule.fusions,
         "schedules": {name: stored(each) for name, each in found.schedule.layers.items()},
         "cycles": found.cycles,
+        "energy_uj": found.energy_uj,
+        "conflicts": found.conflicts,
     }
 
 
@@ -218,4 +260,6 @@ def _read(data: dict[str, Any]) -> MeasuredSchedule:
         data["static"],
         Schedule(fusions, layers),
         data["cycles"],
+        data["energy_uj"],
+        data["conflicts"],
     )

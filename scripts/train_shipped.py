@@ -3,16 +3,24 @@
 `python -m scripts.train_shipped FOLDER --rounds R --seconds S` measures random small networks on every named target and
 every memory of `scripts.published_layers`, for S seconds each and in R rounds, and trains one model on all measurements
 in FOLDER. A killed run loses only the measurement in progress; with `--rounds 0`, the model is only trained.
+`--quantity energy` trains the model of the energy instead.
 """
 
 import argparse
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from compiler.cost.learned.model import SHIPPED
+from compiler.cost.learned.features import ENERGY_NAMES, NAMES
+from compiler.cost.learned.model import SHIPPED, SHIPPED_ENERGY
 from compiler.profile.measurement import HardwareProfile
-from compiler.tuning.calibration.calibrate import MeasuredLayers, features_of, learn_from
+from compiler.tuning.calibration.calibrate import (
+    MeasuredLayers,
+    features_of,
+    learn_from,
+    with_energy,
+)
 from compiler.tuning.calibration.collect import CalibrationCollector, CalibrationJournal
 from compiler.tuning.layer_space import spaces_of
 from hw.config import load_target
@@ -20,6 +28,11 @@ from scripts.published_layers import MEMORIES, memory
 
 #: Targets in order of their share of the measuring time, with that share.
 TARGETS = {"n16": 1.0, "n8": 1.0, "n4": 0.5, "n32": 0.5, "ulx3s-85f": 0.5}
+#: Quantities to predict: the file of the included model, the function that returns its measured layers, its features.
+_MODELS: dict[str, tuple[Path, Callable[[list[MeasuredLayers]], list[MeasuredLayers]], tuple[str, ...]]] = {
+    "cycles": (SHIPPED, list, NAMES),
+    "energy": (SHIPPED_ENERGY, with_energy, ENERGY_NAMES),
+}
 #: Entries of a model's description that are kept.
 _ABOUT = ("compiler", "samples", "seed", "trees", "covered", "single", "chain")
 
@@ -31,7 +44,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--devices", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=SHIPPED, help="model file to write")
+    parser.add_argument("--quantity", choices=list(_MODELS), default="cycles", help="quantity to predict")
+    parser.add_argument("--out", type=Path, help="model file to write (default: the included model)")
     parser.add_argument("--targets", nargs="*", default=list(TARGETS))
     args = parser.parse_args()
     for _ in range(args.rounds):
@@ -48,10 +62,13 @@ def main() -> int:
         for seed, name in enumerate(MEMORIES):
             conditions, journal = journal_of(args.folder, target, name, seed)
             measured += features_of(journal.samples, conditions)
-    found = learn_from(measured, HardwareProfile(load_target(args.targets[0])), 0)
+    out, values, names = _MODELS[args.quantity]
+    out = args.out or out
+    conditions = HardwareProfile(load_target(args.targets[0]))
+    found = learn_from(values(measured), conditions, 0, 0, names)
     about = {name: value for name, value in found.model.about.items() if name in _ABOUT}
     model = replace(found.model, about=about | {"targets": args.targets, "memories": list(MEMORIES)})
-    print(f"{args.out}: {model.save(args.out):,} bytes; {about}")
+    print(f"{out}: {model.save(out):,} bytes; {about}")
     return 0
 
 

@@ -52,6 +52,7 @@ def run_suite(
     dram_bytes_per_cycle: float | None = None,
     seed: int = 0,
     open_machine: OpenDevice | None = None,
+    throttle: float = 0.0,
 ) -> dict[str, Any]:
     """Measure the cases of a suite and return the JSON report of `mla bench`.
 
@@ -61,6 +62,8 @@ def run_suite(
         Name of `config` in the report.
     open_machine : callable or None
         Function that opens a device for a network; by default, the RTL simulation.
+    throttle : float
+        Share of the cycles in which the clock of the chip is stalled.
 
     Raises
     ------
@@ -70,7 +73,9 @@ def run_suite(
     bytes_per_cycle = dram_bytes_per_cycle or config.n
 
     def open_rtl(network: CompiledNetwork) -> Device:
-        return open_device(network, "rtl", 1, dram_latency, bytes_per_cycle, lambda _text: None)
+        return open_device(
+            network, "rtl", 1, dram_latency, bytes_per_cycle, lambda _text: None, throttle=throttle
+        )
 
     if suite not in SUITES:
         *others, last = SUITES
@@ -78,13 +83,17 @@ def run_suite(
     document: dict[str, Any] = {
         "suite": suite,
         "target": target,
-        "dram": {"latency": dram_latency, "bytes_per_cycle": bytes_per_cycle},
+        "dram": {
+            "latency": dram_latency,
+            "bytes_per_cycle": bytes_per_cycle,
+            "throttle": throttle,
+        },
         "results": [],
         "sim_khz": None,
         "bare_array_khz": None,
         "bars": None,
     }
-    cases, dram = SUITES[suite](case), DramTiming(dram_latency, bytes_per_cycle)
+    cases, dram = SUITES[suite](case), DramTiming(dram_latency, bytes_per_cycle, throttle)
     _log(f"on {target}")
     bare = [_bare_khz()] if suite == "sim" else []
     cycles = seconds = 0.0

@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
         dram_latency=args.dram_latency,
         dram_bytes_per_cycle=args.dram_bytes_per_cycle or config.n,
         seed=args.seed,
+        throttle=args.throttle,
     )
     lines = [format_document(document)]
     for result in document["results"]:

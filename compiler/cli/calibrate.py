@@ -5,7 +5,16 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.options import add_clock, add_json, add_memory, add_seed, add_target, check_files, integer
+from compiler.cli.options import (
+    add_clock,
+    add_json,
+    add_memory,
+    add_seed,
+    add_target,
+    check_files,
+    dram_of,
+    integer,
+)
 from compiler.util.files import report, write_output
 
 if TYPE_CHECKING:
@@ -54,7 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure networks, train the model, write it and print the report."""
     from compiler.cost.learned.model import journal_path, model_path
-    from compiler.options import DramTiming
     from compiler.profile.measurement import HardwareProfile
     from compiler.tuning.calibration.calibrate import calibrate
     from compiler.tuning.calibration.collect import CalibrationJournal
@@ -68,9 +76,7 @@ def run(args: argparse.Namespace) -> int:
         return _host(args)
     if args.clock is not None:
         raise InputError("--clock applies to --host")
-    conditions = HardwareProfile(
-        load_target(args.target), DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
-    )
+    conditions = HardwareProfile(load_target(args.target), dram_of(args))
     journal = CalibrationJournal(journal_path(conditions, args.seed), conditions.key, args.seed)
     if journal.samples:
         log(f"continuing with {len(journal.samples)} measurements from {journal.path}")
@@ -79,7 +85,11 @@ def run(args: argparse.Namespace) -> int:
     path = args.out or model_path(conditions)
     whole = {
         "target": Path(args.target).stem,
-        "dram": {"latency": args.dram_latency, "bytes_per_cycle": conditions.rate},
+        "dram": {
+            "latency": args.dram_latency,
+            "bytes_per_cycle": conditions.rate,
+            "throttle": args.throttle,
+        },
         "seed": args.seed,
         "model": str(path),
         "bytes": found.model.save(path),

@@ -23,6 +23,7 @@ from compiler.cli.options import (
     check_database,
     check_files,
     database_of,
+    dram_of,
     integer,
     performance_targets,
     size,
@@ -321,7 +322,7 @@ def source_of(
     """Return the model source and the compile options that the options of `add_compile` and `--seed` specify."""
     from compiler.cache.model_source import ModelSource
     from compiler.cli.inputs import read_labeled, read_samples
-    from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming, MemoryLimits
+    from compiler.options import DEFAULT_DRAM, CompileOptions, MemoryLimits
 
     if "target" in vars(args):
         _check_limits(args)
@@ -336,11 +337,7 @@ def source_of(
             f"no --calibrate file: quantizing with the first {counted(len(calibration), 'sample')} of {labeled}, which "
             "the accuracy is also measured on"
         )
-    dram = (
-        DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
-        if "dram_latency" in vars(args)
-        else DEFAULT_DRAM
-    )
+    dram = dram_of(args) if "dram_latency" in vars(args) else DEFAULT_DRAM
     return source, CompileOptions(
         rounding=args.rounding or ModelSource(args.model).rounding,
         strict=args.strict,
@@ -462,6 +459,7 @@ def run(args: argparse.Namespace) -> int:
         "dram": {
             "latency": args.dram_latency,
             "bytes_per_cycle": args.dram_bytes_per_cycle or network.config.n,
+            "throttle": args.throttle,
             "used": True,  # used for scheduling; the file runs with any DRAM timing
         },
         "layers": len(network.infos),

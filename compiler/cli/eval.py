@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     if classes:
         labels = _classes_of(args.data, network.outputs, network.batch, labels)
     rate = args.dram_bytes_per_cycle or network.config.n
-    with open_device(network, args.device, 1, args.dram_latency, rate, log) as device:
+    with open_device(network, args.device, 1, args.dram_latency, rate, log, throttle=args.throttle) as device:
         proofs = None if args.no_cache else ContentStore()
         result = run_samples(
             device,

@@ -221,6 +221,7 @@ def _open(args: argparse.Namespace, config: "MlaConfig") -> "Device":
         _DRAM_BYTES + _RING_BYTES,
         latency=args.dram_latency,
         bytes_per_cycle=args.dram_bytes_per_cycle,
+        throttle=args.throttle,
         seed=args.seed,
         monitor=building,
     )

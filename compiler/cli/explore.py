@@ -106,7 +106,11 @@ def run(args: argparse.Namespace) -> int:
     document = {
         "model": str(args.model),
         "device": args.device,
-        "dram": {"latency": args.dram_latency, "bytes_per_cycle": args.dram_bytes_per_cycle},
+        "dram": {
+            "latency": args.dram_latency,
+            "bytes_per_cycle": args.dram_bytes_per_cycle,
+            "throttle": args.throttle,
+        },
         "clock_mhz": args.clock,
         "samples": len(samples or ()),
         "targets": rows,
@@ -147,7 +151,9 @@ def _measured(
 
     rate = args.dram_bytes_per_cycle or network.config.n
     in_flight = back_to_back(network, len(samples))
-    with open_device(network, args.device, in_flight, args.dram_latency, rate, log_named) as device:
+    with open_device(
+        network, args.device, in_flight, args.dram_latency, rate, log_named, throttle=args.throttle
+    ) as device:
         proofs = None if args.no_cache else ContentStore()
         result = run_samples(device, network, samples, log_named, steadily=False, proofs=proofs)
     found = document(network, result, rate)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.exit_status import report
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, dram_of, integer
 from compiler.util.tables import Column, figures, format_table
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cli.compile import source_of
     from compiler.cli.run import head
     from compiler.cost.learned.model import find_model
-    from compiler.options import DramTiming
     from compiler.pipeline import ModelCompiler
     from compiler.profile.measurement import HardwareProfile
     from compiler.quantize.report import log_warnings
@@ -63,9 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from hw.config import load_target
 
     source, options = source_of(args)
-    conditions = HardwareProfile(
-        load_target(args.target), DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
-    )
+    conditions = HardwareProfile(load_target(args.target), dram_of(args))
     with progress(f"predicting fusion gains of {args.model.name}"):
         prepared = ModelCompiler(source.graph, conditions.config, replace(options, dram=conditions.dram))
         log_warnings(prepared.graph.name, prepared.report, args.seed)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.options import add_memory, add_seed, add_target, check_files
+from compiler.cli.options import add_memory, add_seed, add_target, check_files, dram_of
 from compiler.util.files import print_text, write_output
 from hw.errors import InputError, did_you_mean, shown
 
@@ -90,14 +90,13 @@ def _read(args: argparse.Namespace) -> "Graph":
 def _record(args: argparse.Namespace, stage: str) -> "CompilationTrace":
     """Record the stages up to `stage`; early stages do not compile the model and also work if compilation fails."""
     from compiler.cli.compile import compile_model
-    from compiler.options import DramTiming
     from compiler.passes import simplify
     from compiler.pipeline import CompilationTrace
     from compiler.visualize.graphs.stages import EARLY
     from hw.config import load_target
 
     graph = _read(args)
-    dram = DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
+    dram = dram_of(args)
     record = CompilationTrace(load_target(args.target), args.rounding or "reference", dram)
     if stage in EARLY:
         record.graphs["imported"] = graph

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from compiler.cli.options import dram_of
 from compiler.util.files import report
 from hw.errors import InputError
 
@@ -29,7 +30,6 @@ def run(args: argparse.Namespace) -> int:
     """Measure the network once, sample answers about its layers and print them."""
     from compiler.cli.compile import source_of
     from compiler.cli.run import head
-    from compiler.options import DramTiming
     from compiler.profile.measurement import HardwareProfile
     from compiler.tuning.generators.generator import GeneratorTask
     from compiler.tuning.measure.measurer import Measurer
@@ -38,9 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
     model = model_of(args)
     source, options = source_of(args)
-    conditions = HardwareProfile(
-        load_target(args.target), DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
-    )
+    conditions = HardwareProfile(load_target(args.target), dram_of(args))
     with Measurer(source.graph, conditions, options, 1, args.seed, log) as measurer:
         prepared, schedule = measurer.prepared, measurer.first.schedule
         if args.layer is not None and args.layer not in schedule.layers:
@@ -216,16 +214,22 @@ def on_machine(model: "Gpt", args: argparse.Namespace) -> "Iterator[OnMachine]":
     from compiler.llm.evaluation import AgreementMeter
     from compiler.llm.model.accelerated import ChipGpt
     from compiler.llm.tokens.vocabulary import LANGUAGE
-    from compiler.options import DramTiming
     from compiler.util.progress import building, log
     from cosim.rtl.rtl_device import RtlDevice
     from hw.config import MlaConfig, load_target
 
-    dram = DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
+    dram = dram_of(args)
 
     def opened(config: MlaConfig, size: int) -> RtlDevice:
         rate = dram.bytes_per_cycle or config.n
-        return RtlDevice(config, size, latency=dram.latency, bytes_per_cycle=rate, monitor=building)
+        return RtlDevice(
+            config,
+            size,
+            latency=dram.latency,
+            bytes_per_cycle=rate,
+            throttle=dram.throttle,
+            monitor=building,
+        )
 
     log("quantizing and compiling the language model")
     known = [LANGUAGE.encode(text) for text in texts(CALIBRATION_TEXTS)]

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.util.files import check_output
 from compiler.util.progress import log
+from cosim.checks import MAX_THROTTLE
 from hw.config import DEFAULT_TARGET, target_names
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from compiler.options import PerformanceTargets
+    from compiler.options import DramTiming, PerformanceTargets
     from compiler.runtime.compiled import CompiledNetwork
 
 #: Limits of the DRAM model in cycles and in bytes per cycle.
@@ -58,6 +59,17 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def _throttle(text: str) -> float:
+    """Parse an argument: the share of the cycles in which the clock of the chip is stalled."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= MAX_THROTTLE:
+        raise argparse.ArgumentTypeError(f"must be in 0..{float(MAX_THROTTLE)}, not {shown(text)}")
+    return value
 
 
 def frequency(text: str) -> float:
@@ -183,7 +195,7 @@ def target_labels(names: list[str]) -> dict[str, str]:
 
 
 def add_memory(parser: argparse.ArgumentParser, note: str = "") -> None:
-    """Add the options for DRAM timing, with `note` in their help; the default rate is n bytes per cycle."""
+    """Add the options for the timing of DRAM and clock, with `note` in their help; the default rate is n a cycle."""
     parser.add_argument(
         "--dram-latency",
         metavar="CYCLES",
@@ -197,6 +209,20 @@ def add_memory(parser: argparse.ArgumentParser, note: str = "") -> None:
         type=integer(1, _MAX_RATE),
         help=f"DRAM bandwidth of reads and writes together{note} (default: n)",
     )
+    parser.add_argument(
+        "--throttle",
+        metavar="SHARE",
+        type=_throttle,
+        default=0.0,
+        help=f"share of the cycles in which the clock of the chip is stalled, while DRAM continues{note} (default: 0)",
+    )
+
+
+def dram_of(args: argparse.Namespace) -> "DramTiming":
+    """Return the timing of DRAM and clock that the options of `add_memory` give."""
+    from compiler.options import DramTiming
+
+    return DramTiming(args.dram_latency, args.dram_bytes_per_cycle, args.throttle)
 
 
 def add_samples(parser: argparse.ArgumentParser, models: str) -> None:

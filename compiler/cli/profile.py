@@ -76,7 +76,9 @@ def run(args: argparse.Namespace) -> int:
     in_flight = back_to_back(network, len(samples))
     with (
         named(args.model),
-        open_rtl(network, in_flight, args.dram_latency, rate, log, probe=probe) as device,
+        open_rtl(
+            network, in_flight, args.dram_latency, rate, log, probe=probe, throttle=args.throttle
+        ) as device,
     ):
         result = run_samples(
             device,

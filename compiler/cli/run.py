@@ -101,7 +101,14 @@ def run(args: argparse.Namespace) -> int:
     with (
         named(args.model),
         open_device(
-            network, args.device, in_flight, args.dram_latency, rate, log, waves=args.waves
+            network,
+            args.device,
+            in_flight,
+            args.dram_latency,
+            rate,
+            log,
+            waves=args.waves,
+            throttle=args.throttle,
         ) as device,
     ):
         proofs = None if args.no_cache else ContentStore()
@@ -140,7 +147,7 @@ def keep_executions(
 
     where = used_database(args)
     latency = DEFAULT_DRAM.latency if args.dram_latency is None else args.dram_latency
-    conditions = HardwareProfile(network.config, DramTiming(latency, rate))
+    conditions = HardwareProfile(network.config, DramTiming(latency, rate, args.throttle))
     if where is None or not (found := executions_of(network, result, conditions)):
         return {}
     try:
@@ -249,5 +256,9 @@ def head(args: argparse.Namespace, device: str, bytes_per_cycle: float) -> dict[
         "model": str(args.model),
         "target": Path(args.target).stem,
         "device": device,
-        "dram": {"latency": args.dram_latency, "bytes_per_cycle": bytes_per_cycle},
+        "dram": {
+            "latency": args.dram_latency,
+            "bytes_per_cycle": bytes_per_cycle,
+            "throttle": args.throttle,
+        },
     }

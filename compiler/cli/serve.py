@@ -17,6 +17,7 @@ from compiler.cli.options import (
     add_seed,
     add_target,
     check_files,
+    dram_of,
     integer,
     used_database,
 )
@@ -29,13 +30,13 @@ from compiler.cli.search import (
     targets_of,
 )
 from compiler.util.files import PACKAGE_SUFFIX, write_output, write_report
+from cosim.checks import MAX_THROTTLE
 from hw.errors import shown
 
 if TYPE_CHECKING:
     from compiler.online_tuning.observers import ServingHistory
     from compiler.online_tuning.search_worker import SearchJob
     from compiler.online_tuning.serve import Change
-    from compiler.options import DramTiming
     from compiler.runtime.compiled import CompiledNetwork
 
 SUMMARY = "run a model on a stream of inputs, with optional online tuning"
@@ -117,11 +118,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--conditions-at",
-        metavar="K:latency=CYCLES,bytes=RATE",
+        metavar="K:latency=CYCLES,bytes=RATE,throttle=SHARE",
         type=_change,
         action="append",
         default=[],
-        help="for tests: change the simulated DRAM timing at request K (repeatable)",
+        help="for tests: change the timing of the simulated DRAM and clock at request K (repeatable)",
     )
     add_endpoint(parser)
     add_db(parser)
@@ -148,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
     network, job = _network(args)
     serving = Serving(
         network,
-        _dram(args),
+        dram_of(args),
         job,
         args.max_in_flight,
         args.trials_per_request,
@@ -228,12 +229,6 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("--json - needs --out FILE: the JSON lines go to standard output")
 
 
-def _dram(args: argparse.Namespace) -> "DramTiming":
-    from compiler.options import DramTiming
-
-    return DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
-
-
 def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | None]":
     """Return the initial network, and the search job if `--adapt` is given."""
     from compiler.cli.compile import compile_model, read_schedule, source_of
@@ -264,17 +259,20 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
 
 
 def _change(text: str) -> "Change":
-    """Parse an argument, `K:latency=CYCLES,bytes=RATE`, in which either field may be omitted."""
+    """Parse an argument, `K:latency=CYCLES,bytes=RATE,throttle=SHARE`, in which fields may be omitted."""
     from compiler.online_tuning.serve import Change
 
     at, _, rest = text.partition(":")
     pairs = [each.partition("=") for each in rest.split(",")]
     values = {name: value for name, _, value in pairs}
     try:
-        if len(values) != len(pairs) or not values.keys() <= {"latency", "bytes"}:
+        if len(values) != len(pairs) or not values.keys() <= {"latency", "bytes", "throttle"}:
             raise ValueError
         change = Change(
-            int(at), int(values.get("latency", 100)), float(values["bytes"]) if "bytes" in values else None
+            int(at),
+            int(values.get("latency", 100)),
+            float(values["bytes"]) if "bytes" in values else None,
+            float(values.get("throttle", 0)),
         )
     except ValueError:
         change = None
@@ -283,8 +281,9 @@ def _change(text: str) -> "Change":
         or change.at < 0
         or not 1 <= change.latency <= MAX_DRAM_VALUE
         or not 0.01 <= (1 if change.rate is None else change.rate) <= MAX_DRAM_VALUE
+        or not 0 <= change.throttle <= MAX_THROTTLE
     ):
         raise argparse.ArgumentTypeError(
-            f"must be K:latency=CYCLES,bytes=RATE such as 20:latency=400,bytes=4, not {shown(text)}"
+            f"must be K:latency=CYCLES,bytes=RATE,throttle=SHARE such as 20:latency=400,bytes=4, not {shown(text)}"
         )
     return change

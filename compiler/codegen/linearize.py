@@ -191,7 +191,7 @@ def due(
     slots, start = [0] * len(loads), times.reads[-1]
     for index in reversed(range(len(loads))):
         load = loads[index]
-        in_time = times.reads[load.needed] - _MARGIN - dram.latency
+        in_time = times.reads[load.needed] - _MARGIN - dram.chip_latency
         start = min(start, in_time) - cycles(load.command, config.n) * dram.beat(config.n)
         slots[index] = max(bisect_right(times.reads, start) - 1, times.room(index))
     last, out = 0, []
@@ -237,7 +237,9 @@ class _Times:
                 load = loads[len(self.starts)]
                 address = max(address, free[load.early])
                 self.starts.append(address)
-                bus = max(bus, address + dram.latency + _UNIT) + cycles(load.command, config.n) * self.beat
+                bus = (
+                    max(bus, address + dram.chip_latency + _UNIT) + cycles(load.command, config.n) * self.beat
+                )
                 address += self._requests(load.command)
                 there = bus
             self.begins.append(max(free[-1], there))

@@ -28,6 +28,33 @@ def energy_parts_uj(config: MlaConfig, counts: Mapping[str, int]) -> dict[str, f
     }
 
 
+def expected_energy_nj(
+    config: MlaConfig, rows: float, points: float, beats: float
+) -> tuple[float, float, float]:
+    """Return the energy in nanojoules of the array, of FUSE and of transfers, expected from the work of the units.
+
+    Each beat moves N bytes between DRAM and scratchpad. Each row of the array reads N bytes of the scratchpad, and
+    reads and writes a row of the accumulator; the reads by FUSE take the place of those of a result's first row. Each
+    point of FUSE reads or writes N bytes of the scratchpad twice.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+    rows : float
+        Rows of activations of the array.
+    points : float
+        Points of FUSE.
+    beats : float
+        Beats that LOAD and STORE move.
+    """
+    n = config.n
+    of_row = n * n * MAC_PJ + n * PJ_PER_BYTE["sp"] + 2 * 4 * n * PJ_PER_BYTE["acc"]
+    of_point = 2 * n * PJ_PER_BYTE["sp"]
+    of_beat = n * (PJ_PER_BYTE["dram"] + PJ_PER_BYTE["sp"])
+    return rows * of_row / 1e3, points * of_point / 1e3, beats * of_beat / 1e3
+
+
 def at_clock(
     clock: float | None,
     cycles: int | None,

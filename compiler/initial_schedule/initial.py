@@ -331,7 +331,7 @@ class _Prices:
         return simulate_pipeline(
             self.model(self.layer, schedule, self.layer_context),
             context.beat,
-            context.dram.latency,
+            context.dram.chip_latency,
             None if context.first else _LOAD_LEAD_CYCLES,
             last=False,
             fuse_rate=context.config.fuse_rate,
@@ -344,7 +344,7 @@ class _Prices:
         size = 0 if weights is None else weights.size
         for name in dict.fromkeys((*layer.inputs, layer.y)):
             size += 0 if context.on_chip(name) else _bytes(layer.shapes[name])
-        start = context.dram.latency * (context.first + (not context.x_on_chip))
+        start = context.dram.chip_latency * (context.first + (not context.x_on_chip))
         return max(layer.macs / n**2, size / n * context.beat) + start
 
 

@@ -15,6 +15,8 @@ from hw.isa.enums import DTYPE_BYTES
 
 #: Number of simulated tiles of a longer pipeline; the rate of the last ones is extrapolated to the other tiles.
 _SIMULATED_TILES, RATE_TILES = 32, 16
+#: Maximum number of the other tiles whose work is counted.
+_COUNTED_TILES = 1000
 #: Maximum number of tiles of a pipeline that is simulated as a whole.
 MAX_SIMULATED_TILES = 48
 # The following constants were fitted to measured cycles of single operators on the RTL (n16).
@@ -26,10 +28,14 @@ _LOAD_COMMANDS = 16
 _ISSUE = 16
 #: Cycles until a unit's first result, of a load in addition to latency and transfer, and until a store response.
 _FILL, _LOAD_OVERHEAD, _STORE_RESPONSE = 44, 75, 4
+#: Share of the beats of a store by which it delays loads that are in progress on the bus.
+_SHARED = 0.85
 #: Cycles from a doorbell to the first command, and from the last byte to the interrupt.
 _BEGIN, _END = -36, 60
 #: Names of buffers of constants, whose loads need not wait for the previous layer.
 _CONSTANT = frozenset("wpt")
+#: Names of buffers that are not in the scratchpad: parameter slots and tables.
+_SLOTS = frozenset("pt")
 
 
 class PipelineTile(NamedTuple):
@@ -101,7 +107,7 @@ class PipelineTiming(NamedTuple):
 
     `total`: all cycles; `start`: until the first tile is computed; `tail`: after the last tile of the array; `array`,
     `fuse`, `load`, `store`: busy cycles of the units; `commands`: number of commands; `lead`: cycles before the end at
-    which LOAD becomes idle.
+    which LOAD becomes idle; `sp_rows`: size of the layer's buffers in rows of the scratchpad.
     """
 
     total: float
@@ -113,6 +119,7 @@ class PipelineTiming(NamedTuple):
     store: float
     commands: float
     lead: float
+    sp_rows: float
 
 
 def simulate_pipeline(
@@ -146,15 +153,18 @@ def simulate_pipeline(
     bus = early = -(before or 0.0)
     work = [0.0] * 5
     start = half = 0.0
+    sizes: dict[str, float] = {}
     then = list(work)
     followed = 0
     turn = result = 0
+    pending: deque[tuple[float, float]] = deque()
     arrivals: deque[float] = deque(maxlen=_LOAD_COMMANDS)
     limit = pipeline.count if pipeline.count <= MAX_SIMULATED_TILES else _SIMULATED_TILES
     window = max(RATE_TILES // pipeline.period, 1) * pipeline.period
     if window >= limit:
         window = RATE_TILES
-    for tile in islice(pipeline.tiles, limit):
+    tiles = iter(pipeline.tiles)
+    for tile in islice(tiles, limit):
         ready, used = 0.0, []
         for name, key, beats in tile.loads:
             buffer = buffers[name]
@@ -165,10 +175,16 @@ def simulate_pipeline(
                 begin = early if name in _CONSTANT and not free else max(free, issue)
                 if len(arrivals) == _LOAD_COMMANDS:
                     begin = max(begin, arrivals[0])
-                bus = max(bus, begin) + beats * beat
+                taken = beats * beat
+                bus = max(bus, begin) + taken
+                while pending and pending[0][0] < bus:  # loads and stores share the bus
+                    stored_at, storing = pending.popleft()
+                    if stored_at + storing > bus - taken:
+                        bus += _SHARED * min(storing, stored_at + storing - bus + taken)
                 arrivals.append(bus + latency)
                 entry = buffer[key] = [bus + latency + _LOAD_OVERHEAD, 0.0]
-                work[2] += beats * beat
+                sizes[name] = beats
+                work[2] += taken
                 work[4] += 1
             used.append(entry)
             if entry[0] > ready:
@@ -188,10 +204,12 @@ def simulate_pipeline(
                 drained[turn] = done
                 turn = (turn + 1) % len(drained)
         if tile.store:
-            out = max(out, done) + tile.store * beat
+            begin, taken = max(out, done), tile.store * beat
+            pending.append((begin - latency, taken))
+            out = begin + taken
             done = stored[result] = out + _STORE_RESPONSE
             result = (result + 1) % len(stored)
-            work[3] += tile.store * beat
+            work[3] += taken
         for entry in used:
             entry[1] = array if tile.array else fuse if tile.fuse else done
         followed += 1
@@ -202,12 +220,15 @@ def simulate_pipeline(
     end = end_followed = max(array, fuse, out)
     tail = end - array if work[0] else 0.0
     if pipeline.count > followed:  # extrapolate the last simulated tiles
-        times = (pipeline.count - followed) / window
-        if pipeline.array is not None and work[0] > then[0]:
-            times = max(pipeline.array - work[0], 0.0) / (work[0] - then[0])
-        end += (end - half) * times
-        work = [all_ + (all_ - first) * times for all_, first in zip(work, then, strict=True)]
+        recent = [all_ - first for all_, first in zip(work, then, strict=True)]
+        rest = _rest(pipeline, tiles, buffers, beat, fuse_rate)
+        busy = max(recent[0], recent[1], recent[2] + recent[3])
+        if busy > 0:
+            end += (end - half) * max(rest[0], rest[1], rest[2] + rest[3]) / busy
+        work = [all_ + more for all_, more in zip(work, rest, strict=True)]
     end -= pipeline.saved
+    rows = sum(len(buffers[name]) * beats for name, beats in sizes.items() if name not in _SLOTS)
+    rows += len(stored) * work[3] / max(beat * pipeline.count, 1.0)
     total = (
         max(end, work[2] + work[3] + early, _ISSUE * work[4])
         + (latency + _BEGIN) * (before is None)
@@ -215,8 +236,34 @@ def simulate_pipeline(
     )
     array, fuse, load, store, commands = work
     return PipelineTiming(
-        total, start, tail, array, fuse, load, store, commands, max(end_followed - bus, 0.0)
+        total, start, tail, array, fuse, load, store, commands, max(end_followed - bus, 0.0), rows
     )
+
+
+def _rest(
+    pipeline: TilePipeline,
+    tiles: Iterator[PipelineTile],
+    buffers: dict[str, dict[object, list[float]]],
+    beat: float,
+    fuse_rate: int,
+) -> list[float]:
+    """Return the work of the tiles that are not simulated: cycles of the units, and commands."""
+    work = [0.0] * 5
+    left = pipeline.count - _SIMULATED_TILES
+    for tile in islice(tiles, _COUNTED_TILES):
+        for name, key, beats in tile.loads:
+            buffer = buffers[name]
+            if key not in buffer:
+                if len(buffer) >= pipeline.buffers[name]:
+                    buffer.pop(next(iter(buffer)))
+                buffer[key] = []
+                work[2] += beats * beat
+                work[4] += 1
+        work[0] += tile.array
+        work[1] += tile.fuse * fuse_rate
+        work[3] += tile.store * beat
+        work[4] += tile.commands
+    return [each * max(left / _COUNTED_TILES, 1.0) for each in work]
 
 
 #: Cycles of a reciprocal, and of a reciprocal root.

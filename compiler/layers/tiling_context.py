@@ -56,7 +56,7 @@ class LayerContext:
     @property
     def line_beats(self) -> float:
         """Minimum bus beats per line of a load, because the number of bursts in flight is limited."""
-        return self.dram.latency / (_BURSTS * self.beat)
+        return self.dram.chip_latency / (_BURSTS * self.beat)
 
 
 #: Number of bursts that LOAD may have in flight (`hw/bus/axi_outstanding.py`).
@@ -131,7 +131,7 @@ class TilingContext:
     @property
     def latency(self) -> float:
         """Latency of loading a tile, in cycles, excluding the transfer of its bytes."""
-        return self.dram.latency + _TILE_LATENCY
+        return self.dram.chip_latency + _TILE_LATENCY
 
 
 def input_rows(rows: int, stride: int, reach: int, height: int) -> int:

@@ -5,6 +5,7 @@ do not depend on the number of requests: LOAD cycles per beat, in total and for 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import log
 
 import numpy as np
@@ -39,14 +40,18 @@ def read_loads(driver: Driver, network: CompiledNetwork) -> ByTag:
     return {tag: driver.counters.read_all(_NAMES, tag) for tag in tags}
 
 
-def first_guess(config: MlaConfig, loads: ByTag) -> DramTiming:
-    """Return an initial estimate of the DRAM timing: the highest rate and the lowest mean latency of any layer."""
+def first_guess(config: MlaConfig, loads: ByTag, throttle: float = 0.0) -> DramTiming:
+    """Return an initial estimate of the DRAM timing: the highest rate and the lowest mean latency of any layer.
+
+    `throttle` is the share of the cycles in which the clock of the chip, which the counters count, was stalled.
+    """
     rows = [row for row in loads.values() if row["load_requests"] and row["load_beats"]]
     if not rows:
-        return DramTiming()
+        return DramTiming(throttle=throttle)
     rate = max(config.n * row["load_beats"] / row["load_busy"] for row in rows)
     latency = min(row["load_latency"] / row["load_requests"] for row in rows)
-    return DramTiming(max(1, round(latency)), min(rate, config.n))
+    latency, rate = latency / (1 - throttle), rate * (1 - throttle)
+    return DramTiming(max(1, round(latency)), min(rate, config.n), throttle)
 
 
 def estimate(
@@ -55,6 +60,7 @@ def estimate(
     sample: Arrays,
     known: Sequence[DramTiming],
     open_device: Callable[[int], Device],
+    throttle: float = 0.0,
 ) -> DramTiming:
     """Fit the DRAM timing to the growth of a network's LOAD counters.
 
@@ -67,28 +73,33 @@ def estimate(
     sample : dict
         Inputs by name for the simulated requests.
     known : sequence of DramTiming
-        Earlier timings, most recent first. A timing other than the first is returned if its counts match closely.
+        Earlier timings, most recent first. One of them is returned, with the new throttle, if its counts match closely;
+        the first one only if the throttle has changed.
     open_device : callable
         Opens a simulator with a given DRAM size in bytes.
+    throttle : float
+        Share of the cycles in which the clock of the chip was stalled while the counters grew.
     """
-    config, guess = network.config, first_guess(network.config, loads)
+    config, guess = network.config, first_guess(network.config, loads, throttle)
     if not any(row["load_requests"] for row in loads.values()):
         return guess
     rates = [each.bytes_per_cycle or config.n for each in (known[0], guess)]
     with open_device(serving_bytes(network)) as device:
         server = Server(device, network)
+        device.set_throttle(throttle)
 
         def residual(point: NDArray) -> NDArray:
             latency, rate = np.exp(point)
             device.set_dram_timing(max(1, round(latency)), round(float(rate), 3))
             return _difference(loads, _run(server, network, sample))
 
-        for dram in known[1:]:
+        earlier = known if throttle != known[0].throttle else known[1:]
+        for dram in earlier:
             if (
                 np.linalg.norm(residual(np.log([dram.latency, dram.bytes_per_cycle or config.n])))
                 < _MAX_KNOWN_RESIDUAL
             ):
-                return dram
+                return replace(dram, throttle=throttle)
         # A change of only one of the two parameters is more likely than a change of both.
         starts = [((guess.latency, rates[0]), _STEPS[:1]), ((known[0].latency, rates[1]), _STEPS[1:])]
         found = [_descend(residual, np.log(start), steps, config) for start, steps in starts]
@@ -96,7 +107,7 @@ def estimate(
         if np.linalg.norm(least) > _CONVERGED:
             best, least = _descend(residual, best, _STEPS, config)
     latency, rate = np.exp(best)
-    return DramTiming(max(1, round(latency)), min(round(float(rate), 2), config.n))
+    return DramTiming(max(1, round(latency)), min(round(float(rate), 2), config.n), throttle)
 
 
 def _descend(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from compiler.online_tuning.sampling_profiler import ProfileSample, SamplingProfiler
 from compiler.options import DramTiming
 from compiler.pipeline import ModelCompiler
-from compiler.profile.counters import ByTag, bound, growth
+from compiler.profile.counters import ByTag, bound, growth, with_stalled
 from compiler.profile.measurement import HardwareProfile
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
@@ -108,7 +108,9 @@ def in_words(event: Document) -> str:
     if kind == "drift":
         return f"drift {at}: from {event['usual_cycles']:,.0f} to {event['cycles']:,.0f} cycles"
     if kind == "conditions":
-        return f"DRAM timing {at}: latency {event['latency']}, {event['bytes_per_cycle']:g} bytes per cycle"
+        throttle = f", throttle {event['throttle']:g}" if event["throttle"] else ""
+        rate = f"{event['bytes_per_cycle']:g} bytes per cycle"
+        return f"DRAM timing {at}: latency {event['latency']}, {rate}{throttle}"
     if kind == "retrained":
         errors = f"error of held-out layers {event['error_before']:.1%} -> {event['error']:.1%}"
         return f"cost model retrained {at} on {event['measurements']:,} measurements of layers: {errors}"
@@ -382,7 +384,8 @@ class VersionStats:
     def __init__(self, server: Server, on_window: Callable[[VersionWindow], None]):
         self.server, self.on_window = server, on_window
         self._version: Version | None = None
-        self._samples: list[tuple[int, ByTag]] = []  # first and last sample: completed requests, counters
+        #: First and last sample: completed requests, counters, stalled cycles.
+        self._samples: list[tuple[int, ByTag, int]] = []
 
     def sample(self, result: RequestResult) -> None:
         """Sample the counters; `result` is the last completed request."""
@@ -392,7 +395,8 @@ class VersionStats:
             return
         completed, self._version = self.server.completed, result.version
         if not self._samples or completed - self._samples[-1][0] >= _MIN_INTERVAL_REQUESTS:
-            self._samples[1:] = [(completed, self._read(result.version))]
+            stalled = self.server.device.stalled_cycles
+            self._samples[1:] = [(completed, self._read(result.version), stalled)]
 
     def close(self) -> None:
         """End the current window, if there is one."""
@@ -400,9 +404,14 @@ class VersionStats:
         self._version, self._samples = None, []
         if version is None or len(samples) < 2:
             return
-        (first, before), (last, after) = samples
+        (first, before, stalled_before), (last, after, stalled_after) = samples
         grown = growth(before, after)
-        where = {cause: sum(row[f"cause_{cause}"] for row in grown.values()) for cause in CAUSES}
+        if stalled := stalled_after - stalled_before:
+            grown = with_stalled(grown, stalled)
+        where = {
+            name.removeprefix("cause_"): sum(row[name] for row in grown.values())
+            for name in dict.fromkeys(name for row in grown.values() for name in row)
+        }
         layers: dict[tuple[str, ...], int] = {}
         for tag, row in grown.items():
             nodes = tuple(name for info in version.network.infos if info.tag == tag for name in info.nodes)

@@ -27,6 +27,8 @@ from hw.errors import InputError
 _MIN_GAIN = 0.002
 #: Number of requests over which the counters of LOAD are sampled after a change.
 _SAMPLED_REQUESTS = 8
+#: Number of decimal digits to which the share of stalled cycles is rounded.
+_THROTTLE_DIGITS = 2
 #: Maximum pending orders of the search process.
 _MAX_PENDING_ORDERS = 2
 
@@ -179,6 +181,7 @@ class OnlineTuner:
                 request=self.server.submitted,
                 latency=finding.dram.latency,
                 bytes_per_cycle=rate,
+                throttle=finding.dram.throttle,
             )
         self.dram, self._best, self.target_met = finding.dram, None, False
         if isinstance(finding.result, Measurement):
@@ -294,7 +297,7 @@ class OnlineTuner:
     def _watch(self, result: RequestResult) -> None:
         """Check for a change in the cycles of the served version; if there is one, start sampling LOAD counters."""
         if self._sampling is not None:
-            self._sample(result.index, *self._sampling)
+            self._sample(result, *self._sampling)
             return
         self._notice(self.served.drift.add(result), result)
 
@@ -314,16 +317,17 @@ class OnlineTuner:
         self._withdrawn.clear()  # rolled back because of the change, perhaps
         self._sampling = result.index, read_loads(self.server.driver, result.version.network)
 
-    def _sample(self, request: int, since: int, before: ByTag) -> None:
-        """Order the identification of the new DRAM timing, once enough requests have run under it."""
-        if request < since + _SAMPLED_REQUESTS:
+    def _sample(self, result: RequestResult, since: int, before: ByTag) -> None:
+        """Order the identification of the new timing, once enough requests have run under it."""
+        if result.index < since + _SAMPLED_REQUESTS:
             return
         network = self.served.version.network
         loads = growth(before, read_loads(self.server.driver, network))
         self._sampling = None
         self.served.reset()
         try:
-            self.search.submit(Changed(self.served.schedule, loads, self.dram))
+            throttle = round(result.throttle, _THROTTLE_DIGITS)
+            self.search.submit(Changed(self.served.schedule, loads, self.dram, throttle))
         except LostError as error:
             self._lose(error)
 

@@ -2,13 +2,13 @@
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from compiler.cost.energy import energy_uj
 from compiler.cost.roofline import bus_rate
 from compiler.options import DramTiming
-from compiler.profile.counters import CONFLICTS, COUNTED, bound
+from compiler.profile.counters import CONFLICTS, COUNTED, THROTTLED, bound
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.stages import LayerInfo
 from cosim.driver import Driver
@@ -37,6 +37,8 @@ class ProfileSample:
         Number of the version that ran the requests.
     latency, bytes_per_cycle : float
         Assumed DRAM latency in cycles, and bandwidth in bytes per cycle.
+    throttle : float
+        Measured share of the cycles in which the clock of the chip was stalled.
     cycles : float
         Cycles attributed to the layer.
     where : dict
@@ -62,6 +64,7 @@ class ProfileSample:
     version: int
     latency: float
     bytes_per_cycle: float
+    throttle: float
     cycles: float
     where: dict[str, float]
     utilization: float
@@ -101,7 +104,7 @@ class SamplingProfiler:
         self.driver = driver
         self.layers: dict[tuple[str, ...], deque[ProfileSample]] = {}
         self.infos: dict[tuple[str, ...], list[LayerInfo]] = {}
-        self._last: dict[int, tuple[int, int, dict[str, int]]] = {}
+        self._last: dict[int, tuple[int, int, dict[str, int], tuple[int, int]]] = {}
         self._next = 0
 
     def sample(self, network: CompiledNetwork, version: int, completed: int, dram: DramTiming) -> None:
@@ -126,13 +129,16 @@ class SamplingProfiler:
             return
         self._next += 1
         counts = self.driver.counters.read_all(_NAMES, tag)
-        self._last[tag] = version, completed, counts
+        clock = self.driver.device.cycle, self.driver.device.stalled_cycles
+        self._last[tag] = version, completed, counts, clock
         if known is None or known[0] != version:
             return
         grown = {name: value - known[2][name] for name, value in counts.items()}
         infos = by_tag[tag]
         names = tuple(info.name for info in infos)
         self.infos[names] = infos
+        passed, stalled = (now - then for now, then in zip(clock, known[3], strict=True))
+        dram = replace(dram, throttle=stalled / max(passed, 1))
         sample = _sample(network.config, infos, grown, (completed, completed - known[1], version), dram)
         self.layers.setdefault(names, deque(maxlen=_MAX_SAMPLES)).append(sample)
 
@@ -185,6 +191,8 @@ def _sample(
     request, requests, version = when
     each = {name: value / requests for name, value in grown.items()}
     where = {cause: each[f"cause_{cause}"] for cause in CAUSES}
+    if dram.throttle:
+        where[THROTTLED] = sum(where.values()) * (dram.stretch - 1)
     cycles = sum(where.values())
     macs = sum(info.floor.macs for info in infos)
     moved, conflicts = each["load_bytes"] + each["store_bytes"], sum(each[name] for name in CONFLICTS)
@@ -196,6 +204,7 @@ def _sample(
         version,
         dram.latency,
         rate,
+        round(dram.throttle, 4),
         cycles,
         where,
         utilization=macs / (cycles * config.n**2) if cycles else 0.0,

@@ -114,11 +114,24 @@ class Begin:
 
 @dataclass(frozen=True)
 class Changed:
-    """Order to identify a changed DRAM timing from LOAD counters of the served schedule and the last known timing."""
+    """Order to identify a changed DRAM timing.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Schedule that was served.
+    loads : dict
+        Growth of the LOAD counters while it was served.
+    known : DramTiming
+        Timing before the change.
+    throttle : float
+        Share of the cycles in which the clock of the chip was stalled meanwhile.
+    """
 
     schedule: Schedule
     loads: ByTag
     known: DramTiming
+    throttle: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -225,7 +238,7 @@ class SearchWorker:
         assert network.graph is not None
         sample = random_samples(network.graph, job.seed, 1)[0]
         known = [changed.known, *(each for each in self._known if each != changed.known)]
-        found = estimate(network, changed.loads, sample, known, self._opener())
+        found = estimate(network, changed.loads, sample, known, self._opener(), changed.throttle)
         return self.begin(self._match_known(found), changed.schedule)
 
     def _match_known(self, dram: DramTiming) -> DramTiming:
@@ -234,6 +247,7 @@ class SearchWorker:
         own = [each.conditions for each in kept if each.trusted and each.conditions.config == self.job.config]
         for known in (*self._known, *(each.dram for each in own)):
             pairs = [(known.latency, dram.latency), (self._rate(known), self._rate(dram))]
+            pairs += [(known.stretch, dram.stretch)]
             if all(abs(one - other) <= _MAX_DIFFERENCE * max(one, other) for one, other in pairs):
                 return known
         return dram

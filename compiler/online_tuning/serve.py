@@ -40,11 +40,15 @@ from hw.errors import InputError
 
 @dataclass(frozen=True)
 class Change:
-    """Change to the simulated DRAM timing at request `at`; `rate` is in bytes per cycle (None: the bus width)."""
+    """Change to the simulated DRAM timing and clock at request `at`.
+
+    `rate` is in bytes per cycle (None: the bus width); `throttle` is the share of stalled cycles.
+    """
 
     at: int
     latency: int
     rate: float | None
+    throttle: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ class Serving:
     network : CompiledNetwork
         First version of the network.
     dram : DramTiming
-        Timing of the simulated DRAM.
+        Timing of the simulated DRAM and clock.
     job : SearchJob or None
         Settings of the online tuner's search; None to disable tuning.
     max_in_flight : int
@@ -66,7 +70,7 @@ class Serving:
     adapt_from : int
         First request at which the tuner may act.
     changes : tuple of Change
-        Scheduled changes to the DRAM timing.
+        Scheduled changes to the timing of the DRAM and the clock.
     profile : Path or None
         Output file for layer profiles.
     proofs : ContentStore or None
@@ -108,6 +112,7 @@ def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) 
         size,
         latency=latency,
         bytes_per_cycle=rate,
+        throttle=serving.dram.throttle,
         variant=Variant(waves=waves),
         monitor=building,
     )
@@ -174,6 +179,7 @@ class _Run:
         for change in self.serving.changes:
             if change.at == number:
                 self.device.set_dram_timing(change.latency, change.rate)
+                self.device.set_throttle(change.throttle)
         if isinstance(self.requests, Server):
             self.requests.submit(request.inputs, stream=request.stream, reset=request.reset)
         else:

@@ -7,7 +7,7 @@ from cosim.driver import Driver
 from hw.errors import WorkError
 from hw.isa.counters import CAUSES, SP_BANKS_MAX
 
-#: Meaning of each cause, in the order of `hw.isa.counters.CAUSES`.
+#: Meaning of each cause, in the order of `hw.isa.counters.CAUSES`, followed by that of throttled cycles.
 MEANINGS = {
     "useful": "a row of activations enters the array.",
     "fill_drain": "the array fills or empties: rows are still on their way through it.",
@@ -20,6 +20,11 @@ MEANINGS = {
     "wait_sequencer": "the array waits for the program to issue its next command.",
     "idle": "nothing was left to do: no macro-instruction was running.",
 }
+#: Name and meaning of the cause of the cycles that the chip's counters do not count.
+THROTTLED = "throttled"
+MEANINGS[THROTTLED] = (
+    "the clock of the chip was stalled; such cycles are distributed in proportion to all others."
+)
 
 #: Counters that reports sum up, in addition to cycles.
 COUNTED = (
@@ -68,7 +73,7 @@ class CycleSplit:
     by_tag: ByTag
 
 
-def split(cycles: int, counts: ByTag, resting: int) -> CycleSplit:
+def split(cycles: int, counts: ByTag, resting: int, stalled: int = 0) -> CycleSplit:
     """Attribute the cycles of a run to causes and tags.
 
     Parameters
@@ -79,6 +84,9 @@ def split(cycles: int, counts: ByTag, resting: int) -> CycleSplit:
         Growth of the counters, by tag.
     resting : int
         Tag to which idle cycles between runs are attributed.
+    stalled : int
+        Those of the elapsed cycles in which the clock of the chip was stalled; if there are any, they are attributed to
+        the cause "throttled".
 
     Raises
     ------
@@ -92,15 +100,29 @@ def split(cycles: int, counts: ByTag, resting: int) -> CycleSplit:
     )
     if caused != counted:
         raise WorkError(f"the causes sum to {caused} cycles, not to the {counted} that were counted")
-    rest = counted - cycles
+    rest = counted + stalled - cycles
     for tag in sorted(by_tag, key=lambda t: (t != resting, t)):
         taken = min(rest, by_tag[tag]["idle"])
         by_tag[tag]["idle"] -= taken
         rest -= taken
     if rest:
         raise WorkError(f"{counted} cycles were counted, {cycles} passed: {rest} too many were not idle")
-    where = {cause: sum(row[cause] for row in by_tag.values()) for cause in CAUSES}
+    if stalled:
+        by_tag = with_stalled(by_tag, stalled)
+    causes = (*CAUSES, THROTTLED) if stalled else CAUSES
+    where = {cause: sum(row[cause] for row in by_tag.values()) for cause in causes}
     return CycleSplit(where, by_tag)
+
+
+def with_stalled(by_tag: ByTag, stalled: int) -> ByTag:
+    """Return the cycles by tag and cause with stalled cycles, in proportion to the cycles of each tag."""
+    total = max(sum(sum(row.values()) for row in by_tag.values()), 1)
+    out, counted, given = ByTag(), 0, 0
+    for tag, row in by_tag.items():
+        counted += sum(row.values())
+        out[tag] = row | {THROTTLED: stalled * counted // total - given}
+        given += out[tag][THROTTLED]
+    return out
 
 
 def bound(causes: Mapping[str, int]) -> str:

@@ -12,14 +12,14 @@ from hw.errors import WorkError
 
 @dataclass(frozen=True)
 class HardwareProfile:
-    """Hardware configuration and DRAM timing.
+    """Hardware configuration, and timing of the DRAM and of the clock.
 
     Parameters
     ----------
     config : MlaConfig
         Hardware configuration of the chip.
     dram : DramTiming
-        Latency and bandwidth of the DRAM.
+        Latency and bandwidth of the DRAM, and throttling of the clock.
     """
 
     config: MlaConfig
@@ -28,7 +28,14 @@ class HardwareProfile:
     @cached_property
     def key(self) -> str:
         """SHA-256 digest that identifies the profile."""
-        return digest.name(self.config, self.dram.latency, self.rate)
+        throttle = (self.dram.throttle,) if self.dram.throttle else ()
+        return digest.name(self.config, self.dram.latency, self.rate, *throttle)
+
+    @property
+    def text(self) -> str:
+        """Short description of the profile."""
+        throttle = f", throttle {self.dram.throttle:g}" if self.dram.throttle else ""
+        return f"n{self.config.n}, latency {self.dram.latency}, {self.rate:g} bytes per cycle{throttle}"
 
     @property
     def rate(self) -> float:
@@ -36,10 +43,12 @@ class HardwareProfile:
         return float(self.dram.bytes_per_cycle or self.config.n)
 
 
-@identity("LayerCycles", "names", "cycles", "where")
+@identity(
+    "LayerCycles", "names", "cycles", "where", "energy_uj", "conflicts", added=("energy_uj", "conflicts")
+)
 @dataclass(frozen=True)
 class LayerCycles:
-    """Cycles of a layer, or of adjacent layers that share a tag.
+    """Cycles, energy and bank conflicts of a layer, or of adjacent layers that share a tag.
 
     Parameters
     ----------
@@ -49,11 +58,17 @@ class LayerCycles:
         Cycles attributed to these layers.
     where : dict
         Cycles of these layers by cause.
+    energy_uj : float
+        Energy in microjoules, from the table of `compiler.cost.energy`; 0 if it was not recorded.
+    conflicts : int
+        Number of accesses that a bank of the scratchpad or accumulator refused, and which therefore waited.
     """
 
     names: tuple[str, ...]
     cycles: int
     where: dict[str, int]
+    energy_uj: float = 0.0
+    conflicts: int = 0
 
 
 @identity(
@@ -97,6 +112,11 @@ class Measurement:
     exact: bool
     floor: int
     test_inputs: int = 0
+
+    @property
+    def conflicts(self) -> int:
+        """Number of accesses of all layers that a memory bank refused."""
+        return sum(entry.conflicts for entry in self.layers)
 
     @property
     def valid(self) -> bool:

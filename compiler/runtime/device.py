@@ -31,6 +31,7 @@ def open_device(
     say: Callable[[str], None] = _log.info,
     *,
     waves: str | Path | None = None,
+    throttle: float = 0.0,
 ) -> Device:
     """Open a device with enough DRAM for a network; use the device as a context manager, or call its `close`.
 
@@ -52,6 +53,9 @@ def open_device(
     waves : path or None
         FST file in which to record all signals of the chip, for GTKWave or Surfer; "rtl" only. The simulator for it is
         built separately, and is slower.
+    throttle : float
+        Share of the cycles, 0 to 0.9, in which the clock of the chip is stalled while the DRAM continues; ignored by
+        the golden model.
 
     Raises
     ------
@@ -73,7 +77,9 @@ def open_device(
         if waves is not None:
             raise InputError("the golden model has no signals: waves need the device rtl")
         return GoldenDevice(network.config, dram_bytes(network, samples))
-    device = open_rtl(network, samples, latency, bytes_per_cycle, say, waves=waves is not None)
+    device = open_rtl(
+        network, samples, latency, bytes_per_cycle, say, waves=waves is not None, throttle=throttle
+    )
     if waves is not None:
         try:
             device.start_waves(waves)
@@ -92,6 +98,7 @@ def open_rtl(
     *,
     probe: bool = False,
     waves: bool = False,
+    throttle: float = 0.0,
 ) -> "RtlDevice":
     """Open the simulated chip; the other parameters are those of `open_device`.
 
@@ -113,6 +120,7 @@ def open_rtl(
         size,
         latency=latency,
         bytes_per_cycle=bytes_per_cycle,
+        throttle=throttle,
         variant=variant,
         monitor=building,
     )

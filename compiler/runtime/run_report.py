@@ -217,7 +217,7 @@ def run_samples(
     outputs, done = _gathered(results), (counts, floors, session.runs, session.taken, session.seconds)
     if not clocked:
         return Run(len(samples), sizes, outputs, None, None, None, None, *done)
-    parts = split(sum(cycles), counts, tags[-1]) if tags else None
+    parts = split(sum(cycles), counts, tags[-1], session.stalled_cycles) if tags else None
     steady = session.throughput_cycles(filled[:in_flight], sizes[:in_flight]) if steadily else None
     if steady is not None:
         _check_steady(network, steady, floors[:in_flight], rate)

@@ -168,6 +168,8 @@ class Session:
     ----------
     load_cycles : int
         Cycles spent on loading programs so far.
+    stalled_cycles : int
+        Cycles from doorbells to interrupts so far in which the clock of the chip was stalled.
     seconds : float
         Wall time from doorbells to interrupts so far.
     states : dict
@@ -199,7 +201,7 @@ class Session:
         self.driver = Driver(device, _RING_SLOTS)
         if unused:
             self.driver.memory.alloc(unused, _ALIGN, "unused memory")
-        self.load_cycles, self.seconds = 0, 0.0
+        self.load_cycles, self.stalled_cycles, self.seconds = 0, 0, 0.0
         self.states: dict[str, NDArray] = network.initial
         self.progress: Callable[[int], None] = lambda _cycles: None
         self.before_program: Callable[[PlacedStage, int], None] = lambda _stage, _number: None
@@ -428,11 +430,12 @@ class Session:
             opcode, last = self._opcodes[id(part)], number == len(work)
             numbers.append(driver.enqueue(opcode, operands, tag=part.tag, irq=last))
         driver.set("IRQ_STATUS", driver.get("IRQ_STATUS"))
-        start, began = self.device.cycle, time.perf_counter()
+        start, stalled, began = self.device.cycle, self.device.stalled_cycles, time.perf_counter()
         driver.doorbell()
         while not self.device.wait_irq(_PROGRESS_CYCLES):
             self.progress(self.device.cycle - start)
         cycles = self.device.cycle - start
+        self.stalled_cycles += self.device.stalled_cycles - stalled
         self.seconds += time.perf_counter() - began
         driver.run()
         for (_, part), number in zip(work, numbers, strict=True):

@@ -24,6 +24,8 @@ _POLL_CYCLES = 128
 _TIMEOUT_CYCLES = 1 << 27
 #: Number of queued macro-instructions that are considered when choosing a program to evict.
 _LOOKAHEAD = 256
+#: Minimum number of cycles over which the share of stalled cycles is measured.
+_STRETCH_CYCLES = 512
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class IssueQueue:
         self.driver, self.resident_programs = driver, ResidentPrograms(driver)
         self.timeout_cycles = _TIMEOUT_CYCLES
         self._clock = Clock()
+        self._seen = 0, 0, 1.0  # device.cycle and device.stalled_cycles when _stretch was last computed
         self._pending: deque[QueuedMacro] = deque()
         self._ring: deque[tuple[int, QueuedMacro]] = deque()
 
@@ -119,9 +122,18 @@ class IssueQueue:
             self._ring.popleft()
             self.resident_programs.complete(macro.part)
             name = macro.part.programs[record.candidate].name
-            self._clock.time(macro.flight, name, record.started, record.retired)
+            self._clock.time(macro.flight, name, record.started, record.retired, self._stretch())
             done.append(macro)
         return done, False
+
+    def _stretch(self) -> float:
+        """Return the number of cycles per cycle of the chip's clock in the last interval of sufficient length."""
+        device, (cycle, stalled, stretch) = self.driver.device, self._seen
+        passed = device.cycle - cycle
+        if passed >= _STRETCH_CYCLES:
+            stretch = passed / max(passed - (device.stalled_cycles - stalled), 1)
+            self._seen = device.cycle, device.stalled_cycles, stretch
+        return stretch
 
     def wait(self) -> None:
         """Block until a macro-instruction may have completed.
@@ -176,7 +188,7 @@ class StageIO:
         """Write the inputs of a stage to its buffers and queue its macro-instructions."""
         number = next(i for i, each in enumerate(coded(flight.version.network)) if each is stage)
         flight.stage, code = stage, stage.code
-        flight.issued_at = self.driver.device.cycle & _MASK
+        flight.issued_at = self.driver.device.cycle - self.driver.device.stalled_cycles & _MASK
         assert code is not None
         operands = (
             *self.buffers.operands(flight.version, number, flight.slot),

@@ -43,15 +43,19 @@ class MacroTime:
     program : str
         Name of the program.
     started, retired : int
-        Times of start and retirement in cycles, modulo 2**32.
+        Times of start and retirement in cycles of the chip's clock, modulo 2**32.
     cycles : int
-        Cycles from the start, or from the retirement of the predecessor if that was later, to the retirement.
+        Cycles from the start, or from the retirement of the predecessor if that was later, to the retirement. They
+        include cycles in which the clock was stalled, as `started` and `retired` do not.
+    stalled : int
+        Cycles among them in which the clock was stalled.
     """
 
     program: str
     started: int
     retired: int
     cycles: int
+    stalled: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,11 @@ class RequestResult:
     states: Arrays = field(default_factory=dict)
     next_states: Arrays = field(default_factory=dict)
 
+    @property
+    def throttle(self) -> float:
+        """Share of the cycles in which the clock of the chip was stalled."""
+        return sum(macro.stalled for macro in self.macros) / max(self.cycles, 1)
+
 
 @dataclass(eq=False)
 class InFlightRequest:
@@ -108,7 +117,8 @@ class InFlightRequest:
 
     `count` is the number of samples of the batch that are used. `states` are the states of the stream before the
     request. `steps` is None when all stages are complete.
-    `issued_at` is the cycle in which the current stage was issued, and `inside` is the nesting depth of subgraphs.
+    `issued_at` is the cycle of the chip's clock in which the current stage was issued, and `inside` is the nesting
+    depth of subgraphs.
     `begun` is the number of starts, and `loads` is the number of programs that the server had loaded at the last start.
     """
 
@@ -157,16 +167,32 @@ class Clock:
     def __init__(self) -> None:
         self._before: int | None = None
 
-    def time(self, flight: InFlightRequest, name: str, started: int, retired: int) -> None:
-        """Record a completed macro-instruction."""
+    def time(
+        self, flight: InFlightRequest, name: str, started: int, retired: int, stretch: float = 1.0
+    ) -> None:
+        """Record a completed macro-instruction.
+
+        Parameters
+        ----------
+        flight : InFlightRequest
+            Request of the macro-instruction.
+        name : str
+            Name of the program.
+        started, retired : int
+            Times of start and retirement in cycles of the chip's clock, modulo 2**32.
+        stretch : float
+            Number of cycles, stalled ones included, per cycle of the chip's clock.
+        """
         wait = 0 if self._before is None else started - self._before & _MASK
         free = wait < 1 << 31  # it started after its predecessor had ended
         begin = started if self._before is None or free else self._before
-        flight.macros.append(MacroTime(name, started, retired, retired - begin & _MASK))
+        taken = retired - begin & _MASK
+        cycles = round(taken * stretch)
+        flight.macros.append(MacroTime(name, started, retired, cycles, cycles - taken))
         since = max(wait, 0) if free else 0
         waited = started - flight.issued_at & _MASK
         if waited < 1 << 31:
-            flight.delay += min(since, waited)
+            flight.delay += round(min(since, waited) * stretch)
         self._before = retired
 
 

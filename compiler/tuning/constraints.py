@@ -20,6 +20,19 @@ class Objective(StrEnum):
         """Return the cost of a measurement: cycles per sample, or microjoules."""
         return measured.energy_uj if self is Objective.ENERGY else float(measured.cycles)
 
+    def layer_costs(self, measured: Measurement) -> list[float]:
+        """Return the cost of each entry of a measurement's layers, in cycles or nanojoules.
+
+        In measurements of earlier versions, which have no energy of layers, the energy is divided in proportion to the
+        cycles.
+        """
+        if self is not Objective.ENERGY:
+            return [float(entry.cycles) for entry in measured.layers]
+        if any(entry.energy_uj for entry in measured.layers):
+            return [1e3 * entry.energy_uj for entry in measured.layers]
+        each = 1e3 * measured.energy_uj / max(measured.cycles, 1)
+        return [each * entry.cycles for entry in measured.layers]
+
 
 @dataclass(frozen=True)
 class Targets:

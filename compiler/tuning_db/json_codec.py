@@ -74,7 +74,14 @@ def read_result(values: Any) -> Result:
 
 
 def _layer(fields: Fields) -> LayerCycles:
-    return LayerCycles(fields.texts("names"), fields.count("cycles"), fields.counts("where"))
+    known = fields.values
+    return LayerCycles(
+        fields.texts("names"),
+        fields.count("cycles"),
+        fields.counts("where"),
+        fields.amount("energy_uj") if "energy_uj" in known else 0.0,
+        fields.count("conflicts") if "conflicts" in known else 0,
+    )
 
 
 def trial_values(trial: TrialEntry) -> Values:
@@ -135,6 +142,7 @@ def profile_values(profile: Profile) -> Values:
         "config": stored(conditions.config),
         "latency": conditions.dram.latency,
         "bytes_per_cycle": conditions.rate,
+        **({"throttle": conditions.dram.throttle} if conditions.dram.throttle else {}),
         "behaviour": profile.behaviour,
         "when": profile.when,
     }
@@ -146,7 +154,9 @@ def read_profile(values: Any, *, trusted: bool = False) -> Profile:
     config = read_config(fields.get("config"))
     rate = fields.number("bytes_per_cycle")
     checks.bandwidth(rate)
-    conditions = HardwareProfile(config, DramTiming(checks.latency(fields.count("latency")), rate))
+    throttle = fields.number("throttle") if "throttle" in fields.values else 0.0
+    checks.throttle(throttle)
+    conditions = HardwareProfile(config, DramTiming(checks.latency(fields.count("latency")), rate, throttle))
     return Profile(
         conditions=conditions,
         behaviour=fields.numbers("behaviour"),

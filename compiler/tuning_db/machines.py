@@ -16,7 +16,7 @@ from compiler.util.checks import parsed
 from hw.config import MlaConfig
 
 #: Distance per factor of two in a size. The array size has the largest weight, because tile sizes are multiples of it.
-_WEIGHTS = {"n": 4.0, "sp_bytes": 1.0, "acc_bytes": 1.0, "latency": 1.0, "rate": 1.0}
+_WEIGHTS = {"n": 4.0, "sp_bytes": 1.0, "acc_bytes": 1.0, "latency": 1.0, "rate": 1.0, "throttle": 1.0}
 #: Weight of all other parameters: small, but different machines never have distance 0.
 _DEFAULT_WEIGHT = 0.125
 #: Boolean parameters, with coordinates 0 or 1.
@@ -37,7 +37,12 @@ def _coordinates(conditions: HardwareProfile) -> dict[str, float]:
     sizes = {item.name: getattr(config, item.name) for item in fields(MlaConfig)}
     out = {name: float(size) if name in _FLAGS else math.log2(size) for name, size in sizes.items()}
     rate = conditions.rate / config.n
-    return out | {"latency": math.log2(conditions.dram.latency), "rate": math.log2(rate)}
+    dram = conditions.dram
+    return out | {
+        "latency": math.log2(dram.latency),
+        "rate": math.log2(rate),
+        "throttle": math.log2(dram.stretch),
+    }
 
 
 def profile_columns(profile: Profile) -> dict[str, Any]:

@@ -112,10 +112,9 @@ def retrain(
     found = retrained(current(known, conditions), kept, find_model(conditions), seed)
     if found is None:
         return None
-    config, dram = conditions.config, conditions.dram
     version = ModelVersion(
         profile=conditions.key,
-        machine=f"n{config.n}, latency {dram.latency}, {conditions.rate:g} bytes per cycle",
+        machine=conditions.text,
         when=time.time(),
         before=found.before,
         after=found.after,

@@ -60,7 +60,7 @@ def page(
                 "share": f"{document['where'][cause] / max(total, 1):.1%}",
             }
             for cause, meaning in MEANINGS.items()
-            if document["where"][cause]
+            if document["where"].get(cause)
         ],
         layers=[
             _layer(number, layer, total, longest, clock_hz) for number, layer in enumerate(document["layers"])
@@ -109,7 +109,7 @@ def _bar(where: Mapping[str, int], cycles: int, longest: int) -> list[dict[str, 
             "tip": f"{cause}: {where[cause]:,} cycles, {where[cause] / max(cycles, 1):.1%}",
         }
         for cause, colour in CAUSE_COLOURS.items()
-        if where[cause]
+        if where.get(cause)
     ]
 
 

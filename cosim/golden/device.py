@@ -91,6 +91,9 @@ class GoldenDevice(Device):
     def _set_dram_timing(self, latency: int, rate: Fraction) -> None:
         """Do nothing, because the golden model has no memory timing."""
 
+    def _set_throttle(self, share: Fraction) -> None:
+        """Do nothing, because the golden model has no clock."""
+
     def _set_dram_faults(self, faults: list[DramFault]) -> None:
         def fault(low: int, high: int, write: bool) -> bool:
             return any(

@@ -34,6 +34,7 @@ class ModelApi:
     def __init__(self, dram_fd: int, dram_bytes: int, row: int, client_fd: int) -> None:
         self._lib = ctypes.CDLL(None)
         self._lib.mla_cycle.restype = c_uint64
+        self._lib.mla_stalled.restype = c_uint64
         self._lib.mla_dram_violation.restype = c_char_p
         self._dram = mmap.mmap(dram_fd, dram_bytes)
         self._ops = bytearray()
@@ -49,6 +50,7 @@ class ModelApi:
         """Return the part of the model's state that every reply to the client contains."""
         return {
             "cycle": self._lib.mla_cycle(),
+            "stalled": self._lib.mla_stalled(),
             "irq": self._lib.mla_irq(),
             "violation": self._lib.mla_dram_violation().decode(),
         }
@@ -71,6 +73,10 @@ class ModelApi:
     def dram_timing(self, latency: int, num: int, den: int) -> None:
         """Set the latency to the first beat, in cycles, and the bandwidth, num/den bytes per cycle."""
         self._lib.mla_dram_timing(c_uint32(latency), c_uint64(num), c_uint64(den))
+
+    def throttle(self, num: int, den: int) -> None:
+        """Stall the clock of the chip in num of every den cycles."""
+        self._lib.mla_throttle(c_uint64(num), c_uint64(den))
 
     def dram_faults(self, faults: bytes) -> None:
         """Replace the DRAM ranges that answer with errors."""

@@ -42,6 +42,8 @@ class RtlDevice(Device):
     bytes_per_cycle : float or None
         Total DRAM bandwidth, rounded to a fraction with a denominator of at most 1000; None for the bus width per
         cycle.
+    throttle : float
+        Share of the cycles in which the clock of the chip is stalled, as in `set_throttle`.
     variant : Variant
         Optional features built into the simulator: waves, line coverage, probe.
     seed : int
@@ -64,6 +66,7 @@ class RtlDevice(Device):
         *,
         latency: int = 100,
         bytes_per_cycle: float | None = None,
+        throttle: float = 0.0,
         variant: Variant = PLAIN,
         seed: int = 0,
         verilog: str | None = None,
@@ -71,14 +74,14 @@ class RtlDevice(Device):
     ) -> None:
         self.config = config
         self.variant = variant
-        self._cycle = 0
+        self._cycle = self._stalled = 0
         self._faults: list[DramFault] = []
         #: Receives the reply to the accesses that were started and not waited for; None if there are none.
         self._started: list[bytes] | None = None
-        self._restart_state: tuple[tuple[int, Fraction], list[DramFault]] | None = None
+        self._restart_state: tuple[tuple[int, Fraction], Fraction, list[DramFault]] | None = None
         self._sp, self._acc = bank_map.scratchpad_banks(config), bank_map.accumulator_banks(config)
         rate = checks.bandwidth(config.n if bytes_per_cycle is None else bytes_per_cycle)
-        self._timing = checks.latency(latency), rate
+        self._timing, self._throttle = (checks.latency(latency), rate), checks.throttle(throttle)
         dram_bytes = check_dram_bytes(dram_bytes)
         seed = checks.integer_in(seed, 0, MAX_SEED, "seed")
         binary = simulator_of(config, variant, verilog, monitor)
@@ -92,12 +95,19 @@ class RtlDevice(Device):
         finally:
             os.close(dram_fd)
         self._set_dram_timing(*self._timing)
+        if self._throttle:
+            self._set_throttle(self._throttle)
         self.reset()
 
     @property
     def cycle(self) -> int:
         """Number of clock cycles since reset."""
         return self._cycle
+
+    @property
+    def stalled_cycles(self) -> int:
+        """Number of those cycles in which the clock of the chip was stalled."""
+        return self._stalled
 
     @property
     def pid(self) -> int:
@@ -158,13 +168,15 @@ class RtlDevice(Device):
         if self.variant.waves or self.variant.coverage or self.variant.probe:
             super().restart()
             return
-        timing, faults = self._timing, self._faults
+        timing, throttle, faults = self._timing, self._throttle, self._faults
         self._request("restart", abi.register_ops(_operations(SETTLED)).tobytes())
         if self._restart_state is None:
-            self._restart_state = timing, faults
-        self._timing, self._faults = self._restart_state
+            self._restart_state = timing, throttle, faults
+        self._timing, self._throttle, self._faults = self._restart_state
         if timing != self._timing:
             self._set_dram_timing(*timing)
+        if throttle != self._throttle:
+            self._set_throttle(throttle)
         if faults != self._faults:
             self._set_dram_faults(faults)
 
@@ -194,6 +206,10 @@ class RtlDevice(Device):
     def _set_dram_timing(self, latency: int, rate: Fraction) -> None:
         self._request("timing", latency=latency, num=rate.numerator, den=rate.denominator)
         self._timing = latency, rate
+
+    def _set_throttle(self, share: Fraction) -> None:
+        self._request("throttle", num=share.numerator, den=share.denominator)
+        self._throttle = share
 
     def _set_dram_faults(self, faults: list[DramFault]) -> None:
         """Set the ranges that answer with errors; every beat that overlaps a range is affected."""
@@ -250,7 +266,7 @@ class RtlDevice(Device):
         return self._accepted(*self._process.request(do, payload, **arguments))
 
     def _accepted(self, header: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
-        self._cycle = header["cycle"]
+        self._cycle, self._stalled = header["cycle"], header["stalled"]
         if "error" in header:
             raise WorkError(header["error"])
         if header["violation"]:

@@ -130,6 +130,11 @@ class Server:
         self.api.dram_timing(latency, num, den)
         return {}, b""
 
+    async def do_throttle(self, payload: bytes, num: int, den: int) -> Reply:
+        """Stall the clock of the chip in num of every den cycles."""
+        self.api.throttle(num, den)
+        return {}, b""
+
     async def do_faults(self, payload: bytes) -> Reply:
         """Set the DRAM addresses whose accesses are answered with an error; the payload is an array of FAULT."""
         self.api.dram_faults(payload)

@@ -112,6 +112,41 @@ def test_cycles_profile_and_a_file_of_lines(mla, tmp_path):
     assert usual[5:40] == [line["cycles"] for line in found][5:40]  # counters are read in no time
 
 
+def test_throttled_clock_is_noticed_within_nine_requests(mla, tmp_path):
+    profile, change = tmp_path / "profile.json", 16
+    options = (
+        "--requests",
+        "40",
+        "--target",
+        "n4",
+        "--adapt",
+        "--trials-per-request",
+        "1",
+        "--adapt-from",
+        "60",
+    )
+    result = mla("serve", MODEL, *options, "--conditions-at", f"{change}:throttle=0.25", "--profile", profile)
+    assert result.status == 0, result.err
+    found = lines(result.out)
+    cycles = {line["index"]: line["cycles"] for line in found if "index" in line}
+    assert cycles[change + 6] == pytest.approx(cycles[change - 6] / 0.75, rel=0.01)
+    (drift,) = [line for line in found if line.get("event") == "drift"]
+    assert 0 <= drift["request"] - change + 4 <= 9 + 4  # requests in flight at the change are affected, too
+    document = json.loads(profile.read_text())
+    last = [layer["history"][-1] for layer in document["layers"]]
+    assert [each["throttle"] for each in last] == pytest.approx([0.25] * len(last), abs=0.01)
+    assert all(each["where"]["throttled"] == pytest.approx(each["cycles"] / 4, rel=0.02) for each in last)
+
+
+def test_throttle_is_identified(mla):
+    options = ("--requests", "36", "--target", "n4", "--adapt", "--trials-per-request", "1", "--seed", "2")
+    result = mla("serve", MODEL, *options, "--method", "random", "--conditions-at", "10:throttle=0.4")
+    assert result.status == 0, result.err
+    conditions = [line for line in lines(result.out) if line.get("event") == "conditions"]
+    assert [each["throttle"] for each in conditions] == [0.4]
+    assert [(each["latency"], each["bytes_per_cycle"]) for each in conditions] == [(100, 4)]
+
+
 def test_synchronous_adaptation_is_reproducible(mla):
     arguments = (
         "serve",

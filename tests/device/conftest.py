@@ -17,6 +17,7 @@ def shared_device() -> Iterator[RtlDevice]:
 @pytest.fixture
 def device(shared_device: RtlDevice) -> RtlDevice:
     shared_device.set_dram_timing(100)
+    shared_device.set_throttle(0)
     shared_device.set_dram_faults([])
     shared_device.reset()
     shared_device.dram[:] = 0

@@ -108,3 +108,44 @@ def test_traffic_is_counted(device: RtlDevice):
 def test_invalid_timing_is_rejected(device: RtlDevice, latency: int, rate: float, message: str):
     with pytest.raises(InputError, match=message):
         device.set_dram_timing(latency, rate)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1 / 3, 0.9])
+def test_throttled_clock_is_stalled_evenly(device: RtlDevice, share: float):
+    device.set_throttle(share)
+    cycle, stalled = device.cycle, device.stalled_cycles
+    for passed in (7, 60, 1000):
+        device.run_cycles(passed)
+        assert device.stalled_cycles - stalled == pytest.approx(share * (device.cycle - cycle), abs=1)
+    device.reset()
+    assert device.cycle == device.stalled_cycles == 0
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+@pytest.mark.parametrize("latency", [100, 400])
+def test_latency_passes_while_the_clock_is_stalled(device: RtlDevice, share: float, latency: int):
+    device.set_dram_timing(latency)
+    device.set_throttle(share)
+    notes = traffic(device, GO_READ, 1)  # in cycles of the chip's clock
+    assert notes[Reg.READ_FIRST] - notes[Reg.READ_ASKED] == pytest.approx(latency * (1 - share), abs=2)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+@pytest.mark.parametrize("rows_per_cycle", [1.0, 0.5, 0.25])
+@pytest.mark.parametrize("go", [GO_READ, GO_WRITE])
+def test_bandwidth_accumulates_while_the_clock_is_stalled(
+    device: RtlDevice, share: float, rows_per_cycle: float, go: int
+):
+    device.set_dram_timing(20, rows_per_cycle * ROW)
+    device.set_throttle(share)
+    notes = traffic(device, go, 601)
+    first, last = (Reg.READ_FIRST, Reg.READ_LAST) if go == GO_READ else (Reg.WRITE_FIRST, Reg.WRITE_LAST)
+    # The bus transfers at most one row per cycle of the chip's clock.
+    expected = max(600 * (1 - share) / rows_per_cycle, 600)
+    assert notes[last] - notes[first] == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("share", [-0.1, 0.95, float("nan"), "much", True])
+def test_throttle_out_of_range(device: RtlDevice, share: float):
+    with pytest.raises(InputError, match=r"throttle must be in 0\.\.0\.9"):
+        device.set_throttle(share)

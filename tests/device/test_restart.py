@@ -57,14 +57,18 @@ def test_restart_equals_reset_with_cleared_counters() -> None:
         assert settled(device) == slow
 
 
-def test_restart_keeps_dram_timing_and_faults() -> None:
+def test_restart_keeps_dram_timing_throttle_and_faults() -> None:
     with opened() as device:
         device.restart()
         device.dram[:4] = 1, 2, 3, 4
         device.set_dram_timing(250)
+        device.set_throttle(0.5)
         device.set_dram_faults([DramFault(64, 128)])
         first = device.dram_traffic()
         device.restart()
+        cycle, stalled = device.cycle, device.stalled_cycles
+        device.run_cycles(100)
+        assert (device.cycle - cycle, device.stalled_cycles - stalled) == (100, 50)
         assert list(device.dram[:4]) == [1, 2, 3, 4] and device.dram_traffic() == first
         assert (device._timing[0], device._faults) == (250, [DramFault(64, 128)])
         device.dram[0] = 9

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compiler.profile.counters import split
+from compiler.profile.counters import MEANINGS, THROTTLED, split
 from hw.errors import WorkError
 from hw.isa.counters import CAUSES
 
@@ -18,6 +18,18 @@ def test_idle_cycles_between_runs_are_excluded():
     parts = split(95, counts(useful=60, wait_bus=30, idle=7), resting=1)
     assert parts.where == dict.fromkeys(CAUSES, 0) | {"useful": 60, "wait_bus": 30, "idle": 5}
     assert parts.by_tag[1]["idle"] == 0 and parts.by_tag[0]["idle"] == 5
+
+
+def test_stalled_cycles_are_distributed_over_tags():
+    parts = split(195, counts(useful=60, wait_bus=30, idle=7), resting=1, stalled=100)
+    assert parts.where == dict.fromkeys(CAUSES, 0) | {
+        "useful": 60,
+        "wait_bus": 30,
+        "idle": 5,
+        THROTTLED: 100,
+    }
+    assert {tag: row[THROTTLED] for tag, row in parts.by_tag.items()} == {0: 100, 1: 0}
+    assert sum(parts.where.values()) == 195 and set(parts.where) <= set(MEANINGS)
 
 
 @pytest.mark.parametrize(

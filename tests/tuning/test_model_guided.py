@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.cost.learned.model import CycleModel, PredictionErrors
+from compiler.cost.learned.features import rows_of
+from compiler.cost.learned.model import CycleModel, PredictionErrors, energy_model, spearman
 from compiler.cost.learned.online_model import OnlineCostModel, apportion, attribution_groups
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
@@ -52,10 +53,10 @@ def test_measurements_correct_similar_predictions() -> None:
     tilings = [each.schedule for each in spaces_of(N4.config, [stage], N4.dram)[name].tilings]
     foresight = OnlineCostModel(N4, [stage], CycleModel((), {}), 0)
     before = foresight.predict(name, tilings, now)
-    foresight.learn(name, tilings[0], now, 2 * before.cycles[0])
+    foresight.learn(name, tilings[0], now, 2 * before.cost[0])
     after = foresight.predict(name, tilings, now)
-    assert after.cycles[0] == pytest.approx(2 * before.cycles[0], rel=1e-3) and after.spread[0] == 0
-    assert (after.cycles >= before.cycles).all() and (after.cycles <= 2.001 * before.cycles).all()
+    assert after.cost[0] == pytest.approx(2 * before.cost[0], rel=1e-3) and after.spread[0] == 0
+    assert (after.cost >= before.cost).all() and (after.cost <= 2.001 * before.cost).all()
     assert after.spread.max() > 0
     foresight.trial(110, 100)
     assert foresight.errors.count == 1 and foresight.errors.mape == pytest.approx(10)
@@ -68,7 +69,7 @@ def test_own_measurements_train_a_model() -> None:
     now = dict(prepared.network().schedule.layers)
     tilings = [each.schedule for each in spaces_of(N4.config, [stage], N4.dram)[name].tilings]
     foresight = OnlineCostModel(N4, [stage], CycleModel((), {}), 0)
-    plain = foresight.predict(name, tilings, now).cycles
+    plain = foresight.predict(name, tilings, now).cost
     true = plain * np.where([each.order == "rows" for each in tilings], 2.0, 1.0)
     rng = np.random.default_rng(6)
     chosen = rng.permutation(len(tilings))[:48]
@@ -76,7 +77,7 @@ def test_own_measurements_train_a_model() -> None:
         foresight.learn(name, tilings[at], now, float(true[at]))
         foresight.trial(float(plain[at]), float(true[at]))
     others = np.setdiff1d(np.arange(len(tilings)), chosen)
-    found = foresight.predict(name, [tilings[at] for at in others], now).cycles
+    found = foresight.predict(name, [tilings[at] for at in others], now).cost
     learnt, before = (
         PredictionErrors.from_pairs(found, true[others]),
         PredictionErrors.from_pairs(plain[others], true[others]),
@@ -103,18 +104,47 @@ def test_only_helpful_changes_are_adopted(measurer: Measurer) -> None:
     assert better != worse and better.layers != first
     method.record(better, measured(measurer, better, [900, 790]))
     assert method.layers == better.layers and method.best.schedule == better
-    assert sum(method.cycles.values()) == pytest.approx(1690)
+    assert sum(method.costs.values()) == pytest.approx(1690)
     assert method.predictor.count == 2 and changed in first
 
 
-def test_energy_search_adopts_whole_schedules_only(measurer: Measurer) -> None:
-    method = ModelGuidedSearch(
-        measurer, Objective.ENERGY, measured(measurer, measurer.first.schedule, [1000, 800]), 1
-    )
+def with_energy(found: Measurement, energy: list[float]) -> Measurement:
+    """Return a measurement with other energies of its layers."""
+    layers = tuple(replace(entry, energy_uj=each) for entry, each in zip(found.layers, energy, strict=True))
+    return replace(found, layers=layers, energy_uj=sum(energy))
+
+
+def test_energy_search_adopts_changes_that_save_energy(measurer: Measurer) -> None:
+    start = with_energy(measured(measurer, measurer.first.schedule, [1000, 800]), [5.0, 4.0])
+    method = ModelGuidedSearch(measurer, Objective.ENERGY, start, 1)
+    assert sum(method.costs.values()) == pytest.approx(9000)
     first = dict(method.layers)
     trial = method.propose()
-    method.record(trial, measured(measurer, trial, [10, 10]))  # fewer cycles for the same energy
+    # Fewer cycles for the same energy are no gain.
+    method.record(trial, with_energy(measured(measurer, trial, [10, 10]), [5.0, 4.0]))
     assert method.layers == first
+    trial = method.propose()
+    method.record(trial, with_energy(measured(measurer, trial, [2000, 800]), [4.0, 4.0]))
+    assert method.layers == trial.layers and sum(method.costs.values()) == pytest.approx(8000)
+
+
+def test_energy_search_ranks_by_predicted_energy(measurer: Measurer) -> None:
+    method = ModelGuidedSearch(measurer, Objective.ENERGY, measurer.baseline(), 1)
+    (stage,) = measurer.prepared.lowered(method.first.fusions)
+    name = next(iter(method.spaces))
+    candidates = [tiling.schedule for tiling in method.spaces[name].tilings[:20]]
+    rows = [
+        rows_of(stage, method.layers | {name: each}, measurer.conditions, [name])[name] for each in candidates
+    ]
+    expected = energy_model().predict_many([row.for_energy for row in rows])[0]
+    found = method.online_model.predict(name, candidates, method.layers).cost
+    assert spearman(found, expected) > 0.9
+
+
+def test_energy_of_earlier_measurements_is_divided_by_cycles(measurer: Measurer) -> None:
+    found = replace(measured(measurer, measurer.first.schedule, [300, 100]), energy_uj=2.0)
+    assert Objective.ENERGY.layer_costs(found) == [1500.0, 500.0]
+    assert Objective.LATENCY.layer_costs(found) == [300.0, 100.0]
 
 
 def test_predictions_are_reported(measurer: Measurer) -> None:
@@ -138,4 +168,4 @@ def test_better_external_schedule_is_adopted(measurer: Measurer) -> None:
         entry = LayerCycles(tuple(names), cycles, {})
         method.record(other, Measurement(cycles, (entry,), 1.0, 1, True, 1))
         assert method.layers == dict(layers)
-    assert sum(method.cycles.values()) == pytest.approx(1700)
+    assert sum(method.costs.values()) == pytest.approx(1700)

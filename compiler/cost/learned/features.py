@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import log, log2
 from typing import Any, NamedTuple
 
+from compiler.cost.energy import expected_energy_nj
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
@@ -95,6 +96,18 @@ NAMES = (
     "log_latency",
     "n",
 )
+#: Features that the energy depends on, in addition to its expected value and the shares of its parts.
+_OF_ENERGY = (
+    *("kind", "rows", "columns", "depth", "band_tiles", "rows_left", "columns_left", "depth_left"),
+    *("pixels_per_n", "width", "out_left", "in_left", "in_whole", "out_whole", "log_macs_per_byte"),
+    *("kernel", "stride", "groups", "order", "fold", "strips", "together", "planes"),
+    *("x_on_chip", "y_on_chip", "residual", "table", "out_bytes", "inputs", "n"),
+)
+#: Names of the features of models of the energy.
+ENERGY_NAMES = ("log_energy", "array_energy", "fuse_energy", "transfer_energy", *_OF_ENERGY)
+_ENERGY_INDICES = tuple(map(NAMES.index, _OF_ENERGY))
+#: Share of the scratchpad above which the buffers of a layer are likely to share banks.
+_CROWDED_SHARE = 0.5
 #: Maximum value of the features that count buffers.
 _MAX_FEATURE_SIZE = 64
 
@@ -103,10 +116,32 @@ class FeatureRow(NamedTuple):
     """Features of a layer under a schedule.
 
     `numbers` are in the order of NAMES. The model learns the ratio of measured cycles to `base`, the estimated cycles.
+    On a throttled clock, `numbers` refer to the cycles of the chip's clock, and `base` includes the stalled cycles.
     """
 
     numbers: list[float]
     base: float
+    work: "LayerWork | None" = None
+
+    @property
+    def for_energy(self) -> "FeatureRow":
+        """Row with the features `ENERGY_NAMES`, whose base is the expected energy in nanojoules."""
+        assert self.work is not None
+        parts = self.work.energy
+        energy = max(sum(parts), 1.0)
+        shares = [log(energy), *(part / energy for part in parts)]
+        return FeatureRow(shares + [self.numbers[index] for index in _ENERGY_INDICES], energy)
+
+
+class LayerWork(NamedTuple):
+    """Expected work of a layer under a schedule, from which its energy and its bank conflicts are predicted.
+
+    `energy`: energy in nanojoules of array, FUSE and transfers (`compiler.cost.energy`); `shared_banks`: True if
+    buffers that are in use at the same time are likely to share banks of the accumulator or of the scratchpad.
+    """
+
+    energy: tuple[float, float, float]
+    shared_banks: bool
 
 
 class LayerFeatures:
@@ -166,7 +201,7 @@ def row_of(layer: Layer, fixed: LayerFeatures, schedule: LayerSchedule, context:
     found = simulate_pipeline(
         pipeline := kind_of(layer).tile_model(layer, schedule, context),
         context.beat,
-        context.dram.latency,
+        context.dram.chip_latency,
         (context.lead if schedule.prefetch else 0.0) if context.before else None,
         last=not context.after,
         fuse_rate=context.config.fuse_rate,
@@ -197,10 +232,20 @@ def row_of(layer: Layer, fixed: LayerFeatures, schedule: LayerSchedule, context:
         context.lead / base,
         found.lead / base,
         context.beat,
-        log(1 + context.dram.latency),
+        log(1 + context.dram.chip_latency),
         float(n),
     ]
-    return FeatureRow(numbers, base)
+    return FeatureRow(numbers, base * context.dram.stretch, _work(found, schedule, context))
+
+
+def _work(found: PipelineTiming, schedule: LayerSchedule, context: LayerContext) -> LayerWork:
+    config = context.config
+    beats = (found.load + found.store) / context.beat
+    share = found.sp_rows * config.n / config.sp_bytes
+    shared = found.array > 0 and (schedule.acc_buffers > config.acc_banks or share > _CROWDED_SHARE)
+    return LayerWork(
+        expected_energy_nj(config, found.array, found.fuse / config.fuse_rate, beats), bool(shared)
+    )
 
 
 def _cycles(
@@ -218,7 +263,7 @@ def _cycles(
         (load + store) / base,
         found.start / base,
         found.tail / base,
-        context.dram.latency / base,
+        context.dram.chip_latency / base,
         log(tiles),
         log(base / tiles),
         found.commands / tiles,
@@ -351,7 +396,7 @@ class RowMaker:
             self._timings[key] = simulate_pipeline(
                 pipeline,
                 context.beat,
-                context.dram.latency,
+                context.dram.chip_latency,
                 before,
                 last=False,
                 fuse_rate=context.config.fuse_rate,

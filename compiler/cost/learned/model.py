@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import nnls
 
-from compiler.cost.learned.features import NAMES, FeatureRow
+from compiler.cost.learned.features import ENERGY_NAMES, NAMES, FeatureRow
 from compiler.profile.measurement import HardwareProfile
 from cosim.rtl.cache import cache_folder
 from hw.errors import InputError, WorkError
@@ -238,6 +239,9 @@ _TRAINING: dict[str, Any] = {
 }
 #: Limit on the natural logarithm of the predicted ratio of cycles to the base.
 _MAX_LOG_RATIO = 3.0
+#: Corrections of the logarithm of the estimate are reduced by this amount, since smaller ones are mostly noise, which
+#: would decide between schedules with equal estimates.
+_INSIGNIFICANT = 0.02
 _MAX_FILE_BYTES = 1 << 26
 
 
@@ -300,13 +304,13 @@ class SpreadModel:
 
     def __post_init__(self) -> None:
         low, high = np.array(self.low, float), np.array(self.high, float)
-        if not len(low) == len(high) == len(NAMES) or not np.isfinite(low + high).all():
+        if not len(low) == len(high) or not np.isfinite(low + high).all():
             raise ValueError("the range of a feature is missing or not finite")
         if not 0 < self.inside <= self.outside < np.inf:
             raise ValueError(
                 "the factors of the spread are not positive, or decrease outside the trained range"
             )
-        TreeEnsemble([self.member], len(NAMES))  # report damage immediately
+        TreeEnsemble([self.member], len(low))  # report damage immediately
 
     @cached_property
     def _range(self) -> tuple[Floats, Floats]:
@@ -390,6 +394,12 @@ class CycleModel:
     elsewhere : CycleModel or None
         Model that predicts all layers that are not in `layers`; None: this model predicts all layers. It is not part of
         the model's file.
+    names : tuple of str
+        Names of the features.
+    machine : tuple of float or None
+        Factor of the estimate, and cycles per command that are added to it, of the machine that the model was retrained
+        for (`fit_machine`). The trees then correct the result, also outside the trained range, because measurements of
+        one machine cover only a part of the range. None: the estimates are not changed.
     """
 
     members: tuple[str, ...]
@@ -397,33 +407,50 @@ class CycleModel:
     error: SpreadModel | None = None
     layers: frozenset[tuple[float, ...]] = frozenset()
     elsewhere: "CycleModel | None" = field(default=None, repr=False)
+    names: tuple[str, ...] = NAMES
+    machine: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
+        if self.error and len(self.error.low) != len(self.names):
+            raise ValueError("the range of a feature is missing")
         self.trees  # noqa: B018  report damage immediately
 
     @cached_property
     def trees(self) -> TreeEnsemble | None:
         """Trees of the members, and of the spread as the last member; None if there are none."""
         members = (*self.members, *([self.error.member] if self.error else []))
-        return TreeEnsemble(members, len(NAMES)) if members else None
+        return TreeEnsemble(members, len(self.names)) if members else None
 
     def predict(self, row: FeatureRow) -> Prediction:
         """Return the predicted cycles of one layer: the estimate in the features outside the trained range."""
         if self.elsewhere is not None and layer_of(row) not in self.layers:
             return self.elsewhere.predict(row)
+        base = float(self.bases([row])[0]) if self.machine else row.base
         if self.trees is None:
-            return Prediction(row.base, 0.0)
+            return Prediction(base, 0.0)
         numbers = np.array(row.numbers)
         found = self.trees.one(numbers).tolist()
         if self.error is None:
             mean = sum(found) / len(found)
             return Prediction(
-                row.base * exp(mean), (sum((each - mean) ** 2 for each in found) / len(found)) ** 0.5
+                base * exp(mean), (sum((each - mean) ** 2 for each in found) / len(found)) ** 0.5
             )
         *logs, error = found
         outside = bool(self.error.outside_range(numbers))
         spread = min((self.error.outside if outside else self.error.inside) * exp(error), _MAX_SPREAD)
-        return Prediction(row.base if outside or not logs else row.base * exp(sum(logs) / len(logs)), spread)
+        if (outside and not self.machine) or not logs:
+            return Prediction(base, spread)
+        mean = sum(logs) / len(logs)
+        less = max(abs(mean) - _INSIGNIFICANT, 0.0)
+        return Prediction(base * exp(less if mean > 0 else -less), spread)
+
+    def bases(self, rows: Sequence[FeatureRow]) -> Floats:
+        """Return the estimates in the features, adapted to the machine, if the model was retrained for one."""
+        base = np.array([row.base for row in rows])
+        if self.machine is None or not rows:
+            return base
+        factor, of_command = self.machine
+        return factor * base + of_command * _commands(rows)
 
     def predict_many(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
         """Return the predicted cycles, and the spreads of the predictions, for many layers."""
@@ -438,7 +465,7 @@ class CycleModel:
         return cycles, spreads
 
     def _many(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
-        base = np.array([row.base for row in rows])
+        base = self.bases(rows)
         if not rows or self.trees is None:
             return base, np.zeros(len(rows))
         numbers = np.array([row.numbers for row in rows])
@@ -449,7 +476,9 @@ class CycleModel:
         spread = self.error.scaled(found[:, -1], outside)
         if not self.members:
             return base, spread
-        return base * np.exp(np.where(outside, 0.0, found[:, :-1].mean(axis=1))), spread
+        mean = found[:, :-1].mean(axis=1)
+        less = np.sign(mean) * np.maximum(np.abs(mean) - _INSIGNIFICANT, 0.0)
+        return base * np.exp(np.where(outside & (self.machine is None), 0.0, less)), spread
 
     def save(self, path: Path) -> int:
         """Write the model to a file and return the size in bytes.
@@ -471,16 +500,18 @@ class CycleModel:
 
     def to_bytes(self) -> bytes:
         """Return the contents of a model file."""
-        header = {"format": FORMAT, "version": VERSION, "features": NAMES, "about": self.about}
+        header = {"format": FORMAT, "version": VERSION, "features": self.names, "about": self.about}
         error = None if self.error is None else asdict(self.error)
         text = json.dumps(
-            header | {"members": self.members, "spread": error, "layers": sorted(map(list, self.layers))}
+            header
+            | {"members": self.members, "spread": error, "layers": sorted(map(list, self.layers))}
+            | ({"machine": self.machine} if self.machine else {})
         )
         return gzip.compress(text.encode(), 9, mtime=0)
 
     @staticmethod
-    def load(path: Path) -> "CycleModel":
-        """Read a model written by `save`; no code in the file is executed.
+    def load(path: Path, names: tuple[str, ...] = NAMES) -> "CycleModel":
+        """Read a model of the named features written by `save`; no code in the file is executed.
 
         Raises
         ------
@@ -489,15 +520,15 @@ class CycleModel:
         """
         remedy = f"create it again with: mla calibrate -o {path}"
         try:
-            return CycleModel.from_bytes(path.read_bytes())
+            return CycleModel.from_bytes(path.read_bytes(), names)
         except FileNotFoundError:
             raise InputError(f"{path}: there is no such cost model; {remedy}") from None
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: {error}; {remedy}") from None
 
     @staticmethod
-    def from_bytes(file: bytes) -> "CycleModel":
-        """Read the contents of a model file; no code in the file is executed.
+    def from_bytes(file: bytes, names: tuple[str, ...] = NAMES) -> "CycleModel":
+        """Read the contents of a file with a model of the named features; no code in the file is executed.
 
         Raises
         ------
@@ -513,7 +544,7 @@ class CycleModel:
             raise ValueError("not a cost model")
         if data.get("version") != VERSION:
             raise ValueError(f"a cost model of version {data.get('version')!r}, not {VERSION}")
-        if data.get("features") != list(NAMES):
+        if data.get("features") != list(names):
             raise ValueError("a cost model of other features than this compiler's")
         members, about = data.get("members"), data.get("about")
         if (
@@ -524,11 +555,21 @@ class CycleModel:
             raise ValueError("not a whole cost model")
         try:
             layers = frozenset(tuple(float(each) for each in layer) for layer in data.get("layers", []))
-            return CycleModel(tuple(members), about, _spread_of(data.get("spread")), layers)
+            return CycleModel(
+                tuple(members),
+                about,
+                _spread_of(data.get("spread")),
+                layers,
+                names=names,
+                machine=_machine_of(data.get("machine")),
+            )
         except (ValueError, KeyError, OverflowError, TypeError) as error:
             raise ValueError(f"damaged cost model: {error}") from None
 
 
+_LOG_TILES, _TILE_COMMANDS = NAMES.index("log_tiles"), NAMES.index("commands_per_tile")
+#: Iterations of the fit to a machine, and relative error below which measurements have equal weights.
+_FIT_ITERATIONS, _FIT_ERROR = 8, 0.03
 #: Features that describe a layer and its machine, but not its schedule.
 _LAYER_FEATURES = tuple(
     NAMES.index(name)
@@ -556,6 +597,37 @@ def layer_of(row: FeatureRow) -> tuple[float, ...]:
     return tuple(round(row.numbers[index], 4) for index in _LAYER_FEATURES)
 
 
+def _commands(rows: Sequence[FeatureRow]) -> Floats:
+    """Return the number of commands of each layer."""
+    return np.array([exp(row.numbers[_LOG_TILES]) * row.numbers[_TILE_COMMANDS] for row in rows])
+
+
+def fit_machine(rows: Sequence[FeatureRow], cycles: Floats) -> tuple[float, float]:
+    """Fit a factor of the estimate, and cycles per command, both at least 0, to the measured cycles of layers.
+
+    Least squares of the relative errors are iterated with weights that limit the influence of outliers.
+    """
+    sides = np.stack([[row.base for row in rows], _commands(rows)], axis=1) / cycles[:, None]
+    weights = np.ones(len(rows))
+    found = np.array([1.0, 0.0])
+    for _ in range(_FIT_ITERATIONS):
+        found, _ = nnls(sides * weights[:, None], weights)
+        weights = 1 / np.sqrt(np.maximum(np.abs(sides @ found - 1), _FIT_ERROR))
+    return float(found[0]), float(found[1])
+
+
+def _machine_of(data: object) -> tuple[float, float] | None:
+    """Return the machine in a model file; raises ValueError if it is damaged."""
+    if data is None:
+        return None
+    if not isinstance(data, list) or len(data) != 2:
+        raise ValueError("the machine is incomplete")
+    factor, of_command = (float(each) for each in data)
+    if not (0 <= factor < np.inf and 0 <= of_command < np.inf and factor + of_command > 0):
+        raise ValueError("the machine's factors are not positive")
+    return factor, of_command
+
+
 def _spread_of(data: object) -> SpreadModel | None:
     """Return the spread in a model file; raises ValueError if it is damaged."""
     if data is None:
@@ -576,6 +648,7 @@ def train(
     about: dict[str, Any] | None = None,
     rounds: int = _ROUNDS,
     offsets: Floats | None = None,
+    names: tuple[str, ...] = NAMES,
 ) -> CycleModel:
     """Train a model on measured layers.
 
@@ -591,6 +664,8 @@ def train(
         Number of trees per member.
     offsets : array or None
         Log ratios that another model predicts; the new model learns only the residuals.
+    names : tuple of str
+        Names of the features.
     """
     import lightgbm
 
@@ -603,11 +678,35 @@ def train(
         )
         for number in range(MEMBERS)
     )
-    return CycleModel(members, about or {})
+    return CycleModel(members, about or {}, names=names)
 
 
-#: Models included with the compiler, for any memory, of machines without and with `pipelined` (docs/cost_model.md).
-SHIPPED, SHIPPED_PIPELINED = (Path(__file__).parent / name for name in ("shipped.hpm", "pipelined.hpm"))
+#: Models included with the compiler, for any memory, of machines without and with `pipelined`, and of the energy on all
+#: machines (docs/cost_model.md).
+SHIPPED, SHIPPED_PIPELINED, SHIPPED_ENERGY = (
+    Path(__file__).parent / name for name in ("shipped.hpm", "pipelined.hpm", "energy.hpm")
+)
+
+
+def energy_model() -> CycleModel:
+    """Return the model of the energy in nanojoules, for rows of `FeatureRow.for_energy`."""
+    return _loaded(SHIPPED_ENERGY, 0, ENERGY_NAMES)
+
+
+#: Refused accesses per cycle of layers whose buffers share banks, and of all others, on n16 (`python -m
+#: scripts.hpm_error --layers FILE`).
+_CONFLICTS_SHARED, _CONFLICTS_APART = 0.04, 0.0003
+
+
+def predicted_conflicts(rows: Sequence[FeatureRow]) -> Floats:
+    """Return the expected number of accesses that a memory bank refuses, for many layers.
+
+    Buffers are placed in different banks where possible, so that few layers have conflicts: those with more buffers of
+    sums than the accumulator has banks, and those that fill most of the scratchpad.
+    """
+    shared = np.array([row.work is not None and row.work.shared_banks for row in rows], bool)
+    base = np.array([row.base for row in rows])
+    return base * np.where(shared, _CONFLICTS_SHARED, _CONFLICTS_APART)
 
 
 def model_path(conditions: HardwareProfile) -> Path:
@@ -638,6 +737,6 @@ def find_model(conditions: HardwareProfile) -> CycleModel:
 
 
 @cache
-def _loaded(path: Path, _changed: int) -> CycleModel:
+def _loaded(path: Path, _changed: int, names: tuple[str, ...] = NAMES) -> CycleModel:
     """Return the model in a file, cached by modification time because reading takes longer than most trials."""
-    return CycleModel.load(path)
+    return CycleModel.load(path, names)

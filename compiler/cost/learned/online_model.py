@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.cost.learned.features import FeatureRow, RowMaker
-from compiler.cost.learned.model import CycleModel, PredictionErrors, layer_of, train, train_spread
+from compiler.cost.learned.model import (
+    CycleModel,
+    PredictionErrors,
+    fit_machine,
+    layer_of,
+    train,
+    train_spread,
+)
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv_transpose import ConvTransposeLayer
@@ -74,10 +81,10 @@ class _Known:
 
 
 @dataclass(frozen=True)
-class CyclePrediction:
-    """Predicted cycles of a layer under several schedules, and the expected relative errors."""
+class CostPrediction:
+    """Predicted cycles of a layer, or nanojoules, under several schedules, and the expected relative errors."""
 
-    cycles: Floats
+    cost: Floats
     spread: Floats
 
 
@@ -94,12 +101,20 @@ class OnlineCostModel:
         Model trained on other networks.
     seed : int
         Random seed of the training.
+    energy : bool
+        True if the model predicts, and learns from, nanojoules instead of cycles (`energy_model`).
     """
 
     def __init__(
-        self, conditions: HardwareProfile, stages: Sequence[LoweredNetwork], model: CycleModel, seed: int
+        self,
+        conditions: HardwareProfile,
+        stages: Sequence[LoweredNetwork],
+        model: CycleModel,
+        seed: int,
+        *,
+        energy: bool = False,
     ):
-        self.conditions, self.model, self.seed = conditions, model, seed
+        self.conditions, self.model, self.seed, self.energy = conditions, model, seed, energy
         makers = [RowMaker(stage, conditions) for stage in stages]
         self._maker = {layer.name: maker for maker in makers for layer in maker.layers}
         self._own = CycleModel((), {})
@@ -108,7 +123,7 @@ class OnlineCostModel:
         self._squares = _PRIOR_WEIGHT * _PRIOR_ERROR**2
         self._pairs: list[tuple[float, float]] = []
 
-    def predict(self, name: str, candidates: Sequence[LayerSchedule], now: Schedules) -> CyclePrediction:
+    def predict(self, name: str, candidates: Sequence[LayerSchedule], now: Schedules) -> CostPrediction:
         """Return the predicted cycles of one layer under candidate schedules, with all other layers unchanged."""
         return self.predict_in(name, [{**now, name: candidate} for candidate in candidates])
 
@@ -119,12 +134,12 @@ class OnlineCostModel:
             name, np.array([_schedule_vector(layers[name]) for layers in networks])
         )
         error = (self._squares / (_PRIOR_WEIGHT + self._count)) ** 0.5
-        return CyclePrediction(np.exp(logs + correction), np.sqrt(spread**2 + error**2) * (1 - near))
+        return CostPrediction(np.exp(logs + correction), np.sqrt(spread**2 + error**2) * (1 - near))
 
     def learn(self, name: str, schedule: LayerSchedule, now: Schedules, cycles: float) -> None:
         """Record the measured cycles of a layer."""
         cycles = max(cycles, 1.0)
-        expected = float(self.predict(name, [schedule], now).cycles[0])
+        expected = float(self.predict(name, [schedule], now).cost[0])
         self._squares += min(log(cycles / expected) ** 2, 1.0)
         self._count += 1
         row = self._row(name, schedule, now)
@@ -171,7 +186,8 @@ class OnlineCostModel:
         return (weight @ wrong) / (weight.sum(axis=1) + 1), like.max(axis=1)
 
     def _row(self, name: str, schedule: LayerSchedule, now: Schedules) -> FeatureRow:
-        return self._maker[name].rows({**now, name: schedule}, (name,))[name]
+        row = self._maker[name].rows({**now, name: schedule}, (name,))[name]
+        return row.for_energy if self.energy else row
 
 
 @dataclass(frozen=True)
@@ -270,15 +286,22 @@ def _with_spread(
     fold, errors = np.arange(len(own)) % _HELD_OUT, np.zeros(len(own))
     for each in range(_HELD_OUT):
         there, here = np.flatnonzero(fold != each).tolist(), np.flatnonzero(fold == each).tolist()
-        guess = train(
-            [own[number] for number in there], measured[there].tolist(), seed, rounds=_RETRAINED_TREES
-        )
+        guess = _for_machine([own[number] for number in there], measured[there], seed)
         errors[here] = np.abs(
             np.log(guess.predict_many([own[number] for number in here])[0] / measured[here])
         )
     features = np.array([row.numbers for row in own])
     spread = train_spread(features, errors, list(range(len(own))), seed)
-    return replace(train(own, measured.tolist(), seed, rounds=_RETRAINED_TREES), error=spread)
+    return replace(_for_machine(own, measured, seed), error=spread)
+
+
+def _for_machine(rows: Sequence[FeatureRow], cycles: Floats, seed: int) -> CycleModel:
+    """Train a model on measurements of one machine: a fit of the estimate, which trees correct."""
+    machine = fit_machine(rows, cycles)
+    model = CycleModel((), {}, machine=machine)
+    offsets = np.log(model.bases(rows) / np.array([row.base for row in rows]))
+    trees = train(rows, cycles.tolist(), seed, rounds=_RETRAINED_TREES, offsets=offsets)
+    return replace(trees, machine=machine)
 
 
 def _better_elsewhere(standard: CycleModel, rows: Sequence[FeatureRow], cycles: Floats, seed: int) -> bool:
@@ -290,9 +313,7 @@ def _better_elsewhere(standard: CycleModel, rows: Sequence[FeatureRow], cycles: 
         there, here = np.flatnonzero(fold != each).tolist(), np.flatnonzero(fold == each).tolist()
         if not len(there) or not len(here):
             return False
-        model = train(
-            [rows[number] for number in there], cycles[there].tolist(), seed, rounds=_RETRAINED_TREES
-        )
+        model = _for_machine([rows[number] for number in there], cycles[there], seed)
         guess[here] = model.predict_many([rows[number] for number in here])[0]
     wrong = float(np.abs(guess / cycles - 1).mean())
     return wrong < (1 - _MIN_REDUCTION) * _mean_error(standard, rows, cycles, np.ones(len(rows), bool))

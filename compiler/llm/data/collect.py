@@ -58,6 +58,7 @@ class Devices:
             self._open[machine.target] = device
         device = self._open[machine.target]
         device.set_dram_timing(latency=conditions.dram.latency, bytes_per_cycle=conditions.rate)
+        device.set_throttle(conditions.dram.throttle)
         return device
 
     def close(self) -> None:

@@ -138,9 +138,9 @@ class CostReranker:
         model, layers = self._model(task), task.schedule.layers
         now = _cycles(model, task.measured, name, layers)
         guess = model.predict(name, schedules, layers)
-        optimistic = guess.cycles * (1 - _OPTIMISM * guess.spread)
+        optimistic = guess.cost * (1 - _OPTIMISM * guess.spread)
         whole = task.measured.cycles
-        pairs = zip(optimistic, guess.cycles, strict=True)
+        pairs = zip(optimistic, guess.cost, strict=True)
         return [PredictedCost((now - float(minimum)) / whole, float(cycles)) for minimum, cycles in pairs]
 
     def learn(self, task: GeneratorTask, name: str, schedule: LayerSchedule, cycles: float) -> None:
@@ -295,5 +295,5 @@ def _cycles(
 ) -> float:
     """Return the cycles of a layer; cycles measured for several layers together are divided as predicted."""
     entry = measured.layer_entry(name)
-    guesses = {each: float(model.predict(each, [layers[each]], layers).cycles[0]) for each in entry.names}
+    guesses = {each: float(model.predict(each, [layers[each]], layers).cost[0]) for each in entry.names}
     return entry.cycles * guesses[name] / sum(guesses.values())

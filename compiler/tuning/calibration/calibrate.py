@@ -8,12 +8,11 @@ from statistics import median
 import numpy as np
 
 from compiler import __version__
-from compiler.cost.learned.features import FeatureRow, rows_of
+from compiler.cost.learned.features import NAMES, FeatureRow, rows_of
 from compiler.cost.learned.model import CycleModel, PredictionErrors, train, train_spread
 from compiler.cost.learned.online_model import apportion
 from compiler.ir.identity import stored
 from compiler.lowering.lower import LoweredNetwork
-from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.calibration.collect import (
@@ -21,6 +20,7 @@ from compiler.tuning.calibration.collect import (
     CalibrationJournal,
     CalibrationSample,
     Spaces,
+    calibration_options,
 )
 from hw.errors import WorkError
 
@@ -36,11 +36,12 @@ _MAX_TIMED = 200
 
 @dataclass(frozen=True)
 class MeasuredLayers:
-    """Features and measured cycles of the layers of a sample."""
+    """Features and measured cycles of the layers of a sample, in the order of the layers' names."""
 
     sample: CalibrationSample
     rows: list[FeatureRow]
     cycles: list[float]
+    names: list[str]
 
 
 @dataclass(frozen=True)
@@ -123,15 +124,20 @@ def learn(
 
 
 def learn_from(
-    measured: Sequence[MeasuredLayers], conditions: HardwareProfile, fresh: int, seed: int = 0
+    measured: Sequence[MeasuredLayers],
+    conditions: HardwareProfile,
+    fresh: int,
+    seed: int = 0,
+    names: tuple[str, ...] = NAMES,
 ) -> Calibration:
     """Train a model on measured layers, and measure its errors on held-out networks.
 
-    The trees are kept only if the median error on held-out networks is lower than without them.
+    The trees are kept only if the median error on held-out networks is lower than without them. `names` are the names
+    of the features.
     """
     held_out = [each for each in measured if each.sample.index % _HELD_OUT_INTERVAL == 0]
     others = [each for each in measured if each.sample.index % _HELD_OUT_INTERVAL]
-    evaluated, without = _train(others, seed, trees=True), _train(others, seed, trees=False)
+    evaluated, without = (_train(others, seed, names, trees=trees) for trees in (True, False))
     better = bool(_median_error(evaluated, held_out) < _median_error(without, held_out))
     evaluated = evaluated if better else without
     pairs = [
@@ -157,7 +163,7 @@ def learn_from(
         "single": single.as_json(),
         "chain": chain.as_json(),
     }
-    model = replace(_train(measured, seed, trees=better), about=about)
+    model = replace(_train(measured, seed, names, trees=better), about=about)
     rows = [row for each in held_out for row in each.rows][:_MAX_TIMED]
     return Calibration(
         model,
@@ -180,34 +186,51 @@ def features_of(samples: Sequence[CalibrationSample], conditions: HardwareProfil
             point, stage = sample.point, stage_of(sample, conditions)
         rows = rows_of(stage, sample.schedules, conditions)
         cycles = apportion(stage.layers, sample.layers, {name: row.base for name, row in rows.items()})
-        out.append(MeasuredLayers(sample, list(rows.values()), [cycles[name] for name in rows]))
+        out.append(MeasuredLayers(sample, list(rows.values()), [cycles[name] for name in rows], list(rows)))
+    return out
+
+
+def with_energy(measured: Sequence[MeasuredLayers]) -> list[MeasuredLayers]:
+    """Return the samples whose energy was recorded, with rows and measured values of the energy in nanojoules.
+
+    Prefetched loads are counted for the layer before. The energy of a network is therefore distributed over its layers
+    in proportion to the estimates.
+    """
+    out = []
+    for each in measured:
+        if each.sample.energy_uj is not None:
+            rows = [row.for_energy for row in each.rows]
+            ratio = 1e3 * sum(each.sample.energy_uj.values()) / sum(row.base for row in rows)
+            energy = {name: ratio * row.base for name, row in zip(each.names, rows, strict=True)}
+            sample = replace(each.sample, layers={name: round(value) for name, value in energy.items()})
+            out.append(MeasuredLayers(sample, rows, list(energy.values()), each.names))
     return out
 
 
 def stage_of(sample: CalibrationSample, conditions: HardwareProfile) -> LoweredNetwork:
     """Return the lowered layers of a sample's network."""
-    prepared = ModelCompiler(
-        sample.point.graph(), conditions.config, CompileOptions(rounding="reference", dram=conditions.dram)
-    )
+    prepared = ModelCompiler(sample.point.graph(), conditions.config, calibration_options(conditions))
     (stage,) = prepared.lowered(prepared.fusions)
     return stage
 
 
-def _train(measured: Sequence[MeasuredLayers], seed: int, *, trees: bool) -> CycleModel:
+def _train(
+    measured: Sequence[MeasuredLayers], seed: int, names: tuple[str, ...], *, trees: bool
+) -> CycleModel:
     """Train the cycles, if `trees`, and the spread, on errors of networks that the trees have not been trained on."""
     rows = [row for each in measured for row in each.rows]
     cycles = np.array([cycles for each in measured for cycles in each.cycles], float)
     groups = [(each.sample.point, each.sample.index) for each in measured for _ in each.rows]
     guess = np.array([row.base for row in rows])
-    model = CycleModel((), {})
+    model = CycleModel((), {}, names=names)
     if trees:
         fold = np.array([index % _FOLDS for _, index in groups])
         for each in range(_FOLDS):
             known, new = np.flatnonzero(fold != each), np.flatnonzero(fold == each)
             if len(known) and len(new):
-                part = train([rows[i] for i in known], cycles[known].tolist(), seed)
+                part = train([rows[i] for i in known], cycles[known].tolist(), seed, names=names)
                 guess[new] = part.predict_many([rows[i] for i in new])[0]
-        model = train(rows, cycles.tolist(), seed)
+        model = train(rows, cycles.tolist(), seed, names=names)
     errors = np.abs(np.log(np.maximum(cycles, 1.0) / guess))
     spread = train_spread(np.array([row.numbers for row in rows]), errors, groups, seed)
     return replace(model, error=spread)

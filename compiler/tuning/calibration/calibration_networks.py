@@ -187,7 +187,9 @@ def _window(shape: tuple[int, ...], op: CalibrationOp) -> dict[str, Any]:
 
 
 def _add(draft: QuantizedGraphBuilder, x: Tensor, op: CalibrationOp) -> Tensor:
-    """Add an operator that reads a four-dimensional tensor, and return its output."""
+    """Add an operator, which reads a four-dimensional tensor unless it is in `_PLAIN`, and return its output."""
+    if op.kind in _PLAIN:
+        return _PLAIN[op.kind](draft, x)
     shape = x.shape
     h, w, c = _output_shape(shape, op)
     if op.kind == "conv":
@@ -209,9 +211,7 @@ def _add(draft: QuantizedGraphBuilder, x: Tensor, op: CalibrationOp) -> Tensor:
         flat = draft.node("reshape", [x], (rows, shape[3]), like=x, shape=(rows, shape[3]))
         factors = [flat, draft.input((shape[3], op.size))]
         return draft.node("matmul", factors, (rows, op.size), scale=math.sqrt(shape[3]))
-    if op.kind == "attention":
-        return _attention(draft, x, op.groups)
-    return _PLAIN[op.kind](draft, x)
+    return _attention(draft, x, op.groups)
 
 
 def _attention(draft: QuantizedGraphBuilder, x: Tensor, heads: int) -> Tensor:

@@ -43,7 +43,17 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "mla-hpm-points", 2
 
 
-@identity("Sample", "index", "number", "point", "schedules", "layers")
+@identity(
+    "Sample",
+    "index",
+    "number",
+    "point",
+    "schedules",
+    "layers",
+    "energy_uj",
+    "conflicts",
+    added=("energy_uj", "conflicts"),
+)
 @dataclass(frozen=True)
 class CalibrationSample:
     """Measurement of a network under one schedule.
@@ -59,6 +69,10 @@ class CalibrationSample:
         Schedule of each layer, by layer name.
     layers : dict of str to int
         Cycles of each layer, by layer name.
+    energy_uj : dict of str to float or None
+        Energy of each layer in microjoules, by layer name; None in journals of earlier versions.
+    conflicts : dict of str to int or None
+        Accesses of each layer that a memory bank refused, by layer name; None in journals of earlier versions.
     """
 
     index: int
@@ -66,11 +80,31 @@ class CalibrationSample:
     point: CalibrationNetwork
     schedules: dict[str, LayerSchedule]
     layers: dict[str, int]
+    energy_uj: dict[str, float] | None = None
+    conflicts: dict[str, int] | None = None
 
     @property
     def cycles(self) -> int:
         """Total cycles of all layers."""
         return sum(self.layers.values())
+
+    @classmethod
+    def of(
+        cls, index: int, number: int, point: CalibrationNetwork, schedule: Schedule, found: Measurement
+    ) -> "CalibrationSample | None":
+        """Return the sample of a measurement; None if layers share a counter tag."""
+        entries = {entry.names[0]: entry for entry in found.layers if len(entry.names) == 1}
+        if len(entries) != len(found.layers):
+            return None
+        return cls(
+            index,
+            number,
+            point,
+            dict(schedule.layers),
+            {name: each.cycles for name, each in entries.items()},
+            {name: round(each.energy_uj, 6) for name, each in entries.items()},
+            {name: each.conflicts for name, each in entries.items()},
+        )
 
 
 class CalibrationJournal:
@@ -152,13 +186,19 @@ class CalibrationJournal:
             schedules = {name: restored(LayerSchedule, fields) for name, fields in data["schedules"].items()}
             layers = {str(name): int(cycles) for name, cycles in data["layers"].items()}
             point = CalibrationNetwork.from_json(data["point"])
+            more: list[dict[str, Any] | None] = [
+                None if name not in data else {layer: kind(data[name][layer]) for layer in layers}
+                for name, kind in (("energy_uj", float), ("conflicts", int))
+            ]
             self.samples.append(
-                CalibrationSample(int(data["index"]), int(data["number"]), point, schedules, layers)
+                CalibrationSample(int(data["index"]), int(data["number"]), point, schedules, layers, *more)
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{self.path}: damaged line ({error}); remove the file to start over") from None
 
 
+#: Graph passes that change the sizes or the number of layers.
+_CHANGING_PASSES = ("remove_channels", "shrink_kernels", "compose_convolutions", "move_strides")
 #: Fraction of networks that are chains.
 CHAIN_FRACTION = 0.3
 #: Number of schedules per network in addition to the static compiler's: with random tilings, with mutated random
@@ -175,6 +215,15 @@ _MAX_CYCLES = 150_000
 _DRAM_BYTES = 1 << 24
 #: Minimum interval of progress messages in seconds.
 _LOG_INTERVAL_S = 10.0
+
+
+def calibration_options(conditions: HardwareProfile) -> CompileOptions:
+    """Return the options with which calibration networks are compiled.
+
+    Passes that change the layers are off: journals then remain valid when such passes change, and the measured layers
+    are those that were drawn.
+    """
+    return CompileOptions(rounding="reference", dram=conditions.dram, disable=_CHANGING_PASSES)
 
 
 class CalibrationSpace(Protocol):
@@ -285,12 +334,10 @@ class CalibrationCollector:
         if not found.exact:
             self.log(f"network {index}, schedule {number} ({variants.point.family}): wrong outputs; left out")
             return
-        layers = {entry.names[0]: entry.cycles for entry in found.layers if len(entry.names) == 1}
-        if len(layers) == len(found.layers):
+        sample = CalibrationSample.of(index, number, variants.point, network.schedule, found)
+        if sample is not None:
             with self._lock:
-                self.journal.add(
-                    CalibrationSample(index, number, variants.point, dict(network.schedule.layers), layers)
-                )
+                self.journal.add(sample)
 
     def _open(self) -> "RtlDevice":
         from cosim.rtl.rtl_device import RtlDevice
@@ -301,6 +348,7 @@ class CalibrationCollector:
             _DRAM_BYTES,
             latency=dram.latency,
             bytes_per_cycle=self.conditions.rate,
+            throttle=dram.throttle,
             monitor=building,
         )
 
@@ -323,7 +371,7 @@ class _NetworkVariants:
         self, point: CalibrationNetwork, conditions: HardwareProfile, rng: random.Random, spaces: Spaces
     ):
         self.point, self.rng = point, rng
-        options = CompileOptions(rounding="reference", dram=conditions.dram)
+        options = calibration_options(conditions)
         self.prepared = ModelCompiler(point.graph(), conditions.config, options)
         self.first = self.prepared.network()
         stages = self.prepared.lowered(self.first.schedule.fusions)
@@ -356,7 +404,7 @@ class _NetworkVariants:
     def _schedule(self, number: int) -> Schedule:
         first = self.first.schedule
         if number > _DRAWN + _MUTATED:
-            return replace(first, layers=first.layers | _change_fusion(self.rng, first.layers))
+            return replace(first, layers=first.layers | change_fusion(self.rng, first.layers))
         return self._draw(number) if number else first
 
     def _draw(self, number: int) -> Schedule:
@@ -368,11 +416,11 @@ class _NetworkVariants:
             for _ in range(rng.randint(1, _MAX_CHANGES) if number > _DRAWN else 0):
                 layers[name] = space.change(rng, layers[name])
         if len(layers) > 1 and rng.random() < _FUSION_FRACTION:
-            layers |= _change_fusion(rng, layers)
+            layers |= change_fusion(rng, layers)
         return replace(first, layers=layers)
 
 
-def _change_fusion(rng: random.Random, layers: dict[str, LayerSchedule]) -> dict[str, LayerSchedule]:
+def change_fusion(rng: random.Random, layers: dict[str, LayerSchedule]) -> dict[str, LayerSchedule]:
     """Toggle one kind of fusion of two random adjacent layers: one program, interleaving, or on-chip tensor."""
     names = list(layers)
     number = rng.randrange(1, len(names))

@@ -168,6 +168,7 @@ class MeasureRunner:
             self._bytes,
             latency=conditions.dram.latency,
             bytes_per_cycle=conditions.rate,
+            throttle=conditions.dram.throttle,
             monitor=building,
         )
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 
 from compiler.cost.energy import energy_uj
-from compiler.profile.counters import COUNTED, ByTag, growth, read_counts, split
+from compiler.profile.counters import CONFLICTS, COUNTED, ByTag, growth, read_counts, split
 from compiler.profile.measurement import LayerCycles, Measurement, Rejected, Result
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session
@@ -48,7 +48,7 @@ def measure_network(
     if limit is not None:
         session.progress = lambda taken: _check(taken, limit)
     tags = sorted({tag for code in network.codes for tag in code.tags})
-    before = read_counts(session.driver, max(tags) + 1)
+    before, stalled = read_counts(session.driver, max(tags) + 1), session.stalled_cycles
     try:
         outputs, cycles = session.measure(golden.inputs)
     except TrapError as error:
@@ -56,11 +56,11 @@ def measure_network(
     except _TooSlowError:
         return Rejected("time", f"not done after {limit:,} cycles")
     counts = growth(before, read_counts(session.driver, max(tags) + 1))
-    parts = split(cycles, counts, max(tags))
+    parts = split(cycles, counts, max(tags), session.stalled_cycles - stalled)
     totals = {name: sum(row[name] for row in counts.values()) for name in COUNTED}
     return Measurement(
         cycles,
-        layers_of(network, parts.by_tag),
+        layers_of(network, parts.by_tag, counts),
         energy_uj(network.config, totals),
         totals["load_bytes"] + totals["store_bytes"],
         golden.matches(outputs),
@@ -73,13 +73,33 @@ def _check(taken: int, limit: int) -> None:
         raise _TooSlowError
 
 
-def layers_of(network: CompiledNetwork, by_tag: ByTag) -> tuple[LayerCycles, ...]:
-    """Return the cycles by cause for each counter tag, with the names of the layers that have the tag."""
+def layers_of(
+    network: CompiledNetwork, by_tag: ByTag, counts: ByTag, requests: int = 1
+) -> tuple[LayerCycles, ...]:
+    """Return the costs for each counter tag, with the names of the layers that have the tag.
+
+    Parameters
+    ----------
+    network : CompiledNetwork
+        Network whose layers have the tags.
+    by_tag : dict
+        Cycles by cause, for each tag.
+    counts : dict
+        Growth of all counters over all requests, for each tag.
+    requests : int
+        Number of requests over which the counters grew.
+    """
     names: dict[int, list[str]] = {}
     for info in network.infos:
         names.setdefault(info.tag, []).append(info.name)
     return tuple(
-        LayerCycles(tuple(each), sum(by_tag[tag].values()), by_tag[tag])
+        LayerCycles(
+            tuple(each),
+            sum(by_tag[tag].values()),
+            by_tag[tag],
+            energy_uj(network.config, counts[tag]) / requests,
+            sum(counts[tag][name] for name in CONFLICTS) // requests,
+        )
         for tag, each in sorted(names.items())
     )
 
@@ -147,7 +167,7 @@ def _measure_requests(
     causes = {tag: {cause: row[f"cause_{cause}"] for cause in CAUSES} for tag, row in counts.items()}
     return Measurement(
         cycles,
-        layers_of(network, _apportion(cycles, causes)),
+        layers_of(network, _apportion(cycles, causes), counts, _TIMED),
         energy_uj(network.config, totals),
         totals["load_bytes"] + totals["store_bytes"],
         exact,

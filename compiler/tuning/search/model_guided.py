@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from compiler.cost.learned.model import PredictionErrors
+from compiler.cost.learned.model import PredictionErrors, energy_model
 from compiler.cost.learned.online_model import OnlineCostModel, attribution_groups
 from compiler.profile.measurement import Measurement, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
@@ -15,7 +15,7 @@ from hw.errors import InputError
 
 #: Maximum number of layers that change in a trial; minimum distance between them, in groups of layers.
 _MAX_WIDTH, _MIN_SPACING = 6, 3
-#: Optimism about uncertain candidates: their predicted cycles are lowered by this multiple of the expected error.
+#: Optimism about uncertain candidates: their predicted costs are lowered by this multiple of the expected error.
 _EXPLORATION = 1.0
 #: Number of mutated schedules of a layer that are candidates in addition to its tilings; maximum number of changes of
 #: each.
@@ -27,7 +27,7 @@ _RANDOM_START_INTERVAL = 2
 _MAX_ATTEMPTS = 100
 #: Number of trials after which improvements are measured together, and the predicted relative gain that this requires.
 _COMBINED_INTERVAL, _MIN_COMBINED_GAIN = 3, 0.001
-#: Minimum gain of a change to be accepted, as a fraction of the network's cycles.
+#: Minimum gain of a change to be accepted, as a fraction of the network's cost.
 _MIN_GAIN = 1e-5
 
 
@@ -42,9 +42,9 @@ class _Proposal:
     layers : dict of str to LayerSchedule
         Current schedules of all layers at that time, without the changes.
     groups : list of float
-        Cycles of each group under the schedules in `layers`.
+        Cost of each group under the schedules in `layers`.
     predicted : float
-        Predicted cycles of the proposed schedule.
+        Predicted cost of the proposed schedule.
     """
 
     changed: dict[str, int]
@@ -54,10 +54,11 @@ class _Proposal:
 
 
 class ModelGuidedSearch(SearchMethod):
-    """Search method that proposes the changes with the lowest predicted cycles and learns from the measured cycles.
+    """Search method that proposes the changes with the lowest predicted costs and learns from the measured costs.
 
+    The cost of a layer is its cycles, or for the goal "energy", its energy in nanojoules.
     An exploration term lowers uncertain predictions. Layers that the counters do not distinguish form a group. Groups
-    that change in the same trial are not adjacent, so the cycles of a group and its neighbors show whether its change
+    that change in the same trial are not adjacent, so the costs of a group and its neighbors show whether its change
     helped. Changes that helped are accepted, regardless of the result of the whole trial.
     """
 
@@ -71,7 +72,9 @@ class ModelGuidedSearch(SearchMethod):
     ):
         super().__init__(measurer, goal, baseline, seed, constraints)
         stages = self.prepared.lowered(self.first.fusions)
-        self.online_model = OnlineCostModel(self.conditions, stages, measurer.cost_model, seed)
+        energy = goal is Objective.ENERGY
+        model = energy_model() if energy else measurer.cost_model
+        self.online_model = OnlineCostModel(self.conditions, stages, model, seed, energy=energy)
         self.layers = dict(self.first.layers)
         shared = [names for stage in stages for names in attribution_groups(stage.layers)]
         #: Index of the group of each layer.
@@ -80,27 +83,28 @@ class ModelGuidedSearch(SearchMethod):
             for group, entry in zip(_group_indices(baseline, shared), baseline.layers, strict=True)
             for name in entry.names
         }
-        self._groups = self._cycles(baseline)
+        self._groups = self._costs(baseline)
         self._tried: set[tuple[str, LayerSchedule]] = set(self.layers.items())
         self._proposals: dict[str, _Proposal] = {}
         self._width, self._since_combined, self._proposal_count = _MAX_WIDTH, 0, 0
-        #: Cycles of each layer under its current schedule: the cycles of its group, apportioned by prediction.
-        self.cycles = self._apportion()
+        #: Cost of each layer under its current schedule: the cost of its group, apportioned by prediction.
+        self.costs = self._apportion()
         for name, schedule in self.layers.items():
-            self.online_model.learn(name, schedule, self.layers, self.cycles[name])
+            self.online_model.learn(name, schedule, self.layers, self.costs[name])
 
     @property
     def predictor(self) -> PredictionErrors:
-        """Errors of the cycles predicted for whole trials."""
+        """Errors of the costs predicted for whole trials."""
         return self.online_model.errors
 
     def propose(self) -> Schedule:
         """Return the current schedule with the most promising changes, or unchanged if it has to be measured now."""
         self._proposal_count += 1
         whole = self._with({})
-        promises = sum(self._groups) < (self.best.cost or 0.0) * (1 - _MIN_COMBINED_GAIN)
-        due = promises and self._since_combined >= _COMBINED_INTERVAL
-        if self.goal is not Objective.ENERGY and due and self.register(whole):
+        best = self.best.result
+        least = sum(self._costs(best)) if isinstance(best, Measurement) else 0.0
+        promises = sum(self._groups) < least * (1 - _MIN_COMBINED_GAIN)
+        if promises and self._since_combined >= _COMBINED_INTERVAL and self.register(whole):
             return self._proposed(whole, {})
         chosen = self._fitting(self._promising())
         schedule = self._with(chosen)
@@ -118,7 +122,7 @@ class ModelGuidedSearch(SearchMethod):
         """Update the cost model with the result of a trial, and accept the changes that helped."""
         proposal = self._proposals.pop(trial.schedule.to_json(), None) or self._of_others(trial)
         if proposal is None:
-            if self.goal is Objective.ENERGY or self._beats_groups(trial.result):
+            if self._beats_groups(trial.result):
                 self._adopt(trial)
             return
         self._tried |= {(name, trial.schedule.layers[name]) for name in proposal.changed}
@@ -127,11 +131,11 @@ class ModelGuidedSearch(SearchMethod):
             return
         self._width = min(self._width + 1, _MAX_WIDTH)
         self._since_combined = self._since_combined + 1 if proposal.changed else 0
-        found = self._cycles(trial.result)
+        found = self._costs(trial.result)
         for name, group in proposal.changed.items():
             self._credit(name, group, trial, proposal, found)
-        self.online_model.trial(proposal.predicted, float(trial.result.cycles))
-        if self.goal is Objective.ENERGY or not proposal.changed:
+        self.online_model.trial(proposal.predicted, sum(found))
+        if not proposal.changed:
             self._adopt(trial)
 
     def accepts(self, schedule: Schedule) -> bool:
@@ -152,27 +156,27 @@ class ModelGuidedSearch(SearchMethod):
         return self._proposal(changed, trial.schedule.layers)
 
     def _beats_groups(self, result: Result) -> bool:
-        """Return True if a measurement has fewer cycles than the accepted changes promise together."""
-        return isinstance(result, Measurement) and sum(self._cycles(result)) <= sum(self._groups)
+        """Return True if the cost of a measurement is lower than the accepted changes promise together."""
+        return isinstance(result, Measurement) and sum(self._costs(result)) <= sum(self._groups)
 
     def _adopt(self, trial: Trial) -> None:
         """Continue from the schedule of a trial if it is the best so far."""
         better = trial.cost is not None and trial.cost < (self.best.cost or trial.cost)
         if better and isinstance(trial.result, Measurement):
-            self.layers, self._groups = dict(trial.schedule.layers), self._cycles(trial.result)
-            self.cycles = self._apportion()
+            self.layers, self._groups = dict(trial.schedule.layers), self._costs(trial.result)
+            self.costs = self._apportion()
 
     def _credit(self, name: str, group: int, trial: Trial, proposal: _Proposal, found: list[float]) -> None:
         """Learn the gain of one change; accept the change if it helped and its layer has not changed since."""
         around = range(max(group - 1, 0), min(group + 2, len(found)))
         gain = sum(proposal.groups[at] - found[at] for at in around)
         schedule = trial.schedule.layers[name]
-        before = self.cycles[name]
+        before = self.costs[name]
         self.online_model.learn(name, schedule, proposal.layers, before - gain)
         same = self.layers[name] == proposal.layers[name]
-        if self.goal is not Objective.ENERGY and same and gain > _MIN_GAIN * sum(found):
+        if same and gain > _MIN_GAIN * sum(found):
             self.layers[name] = schedule
-            self.cycles[name] = max(before - gain, 1.0)
+            self.costs[name] = max(before - gain, 1.0)
             for at in around:
                 self._groups[at] += found[at] - proposal.groups[at]
 
@@ -184,9 +188,9 @@ class ModelGuidedSearch(SearchMethod):
             if not candidates:
                 continue
             prediction = self.online_model.predict(name, candidates, self.layers)
-            optimistic = prediction.cycles * (1 - _EXPLORATION * prediction.spread)
+            optimistic = prediction.cost * (1 - _EXPLORATION * prediction.spread)
             best = int(optimistic.argmin())
-            gains.append((self.cycles[name] - float(optimistic[best]), name, candidates[best]))
+            gains.append((self.costs[name] - float(optimistic[best]), name, candidates[best]))
         gains.sort(key=lambda each: -each[0])
         promising = [each for each in gains if each[0] > 0] or gains[:1]
         return ((name, candidate) for _, name, candidate in promising)
@@ -234,34 +238,34 @@ class ModelGuidedSearch(SearchMethod):
         return schedule
 
     def _proposal(self, changed: Iterable[str], layers: Mapping[str, LayerSchedule]) -> _Proposal:
-        """Return the state of the search with the predicted cycles after changes of some layers."""
+        """Return the state of the search with the predicted cost after changes of some layers."""
         predicted = sum(self._groups)
         for name in changed:
             after = self.online_model.predict(name, [layers[name]], self.layers)
-            predicted += float(after.cycles[0]) - self.cycles[name]
+            predicted += float(after.cost[0]) - self.costs[name]
         groups = {name: self.group[name] for name in changed}
         return _Proposal(groups, dict(self.layers), list(self._groups), max(predicted, 1.0))
 
-    def _cycles(self, measured: Measurement) -> list[float]:
-        """Return the measured cycles of each group; a layer without its own counter tag is in the group before it."""
+    def _costs(self, measured: Measurement) -> list[float]:
+        """Return the measured cost of each group; a layer without its own counter tag is in the group before it."""
         out = [0.0] * (max(self.group.values()) + 1)
-        for entry in measured.layers:
-            out[self.group[entry.names[0]]] += entry.cycles
+        for entry, cost in zip(measured.layers, self.goal.layer_costs(measured), strict=True):
+            out[self.group[entry.names[0]]] += cost
         return out
 
     def _apportion(self) -> dict[str, float]:
-        """Distribute the cycles of each group over its layers in proportion to their predicted cycles."""
+        """Distribute the cost of each group over its layers in proportion to their predicted costs."""
         predictions = {
-            name: float(self.online_model.predict(name, [schedule], self.layers).cycles[0])
+            name: float(self.online_model.predict(name, [schedule], self.layers).cost[0])
             for name, schedule in self.layers.items()
             if name in self.group
         }
         of_group: dict[int, float] = {}
-        for name, cycles in predictions.items():
-            of_group[self.group[name]] = of_group.get(self.group[name], 0.0) + cycles
+        for name, cost in predictions.items():
+            of_group[self.group[name]] = of_group.get(self.group[name], 0.0) + cost
         return {
-            name: self._groups[self.group[name]] * cycles / of_group[self.group[name]]
-            for name, cycles in predictions.items()
+            name: self._groups[self.group[name]] * cost / of_group[self.group[name]]
+            for name, cost in predictions.items()
         }
 
 

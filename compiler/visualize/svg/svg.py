@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 from unicodedata import east_asian_width
 
+from compiler.profile.counters import THROTTLED
 from compiler.util.tables import shorten_middle
 from hw.isa.counters import CAUSES
 
@@ -52,16 +53,18 @@ OKABE_ITO = {
     "blue": "#0072b2",
     "purple": "#cc79a7",
 }
-#: One color per cause of cycles; the two grays in the middle are for causes that the chip never counts.
+#: One color per cause of cycles; the two grays in the middle are for causes that the chip never counts, and
+#: black is for cycles in which its clock is stalled.
 CAUSE_COLOURS: dict[str, str] = dict(
     zip(
-        CAUSES,
+        (*CAUSES, THROTTLED),
         (
             *(OKABE_ITO[name] for name in ("green", "sky", "yellow", "orange")),
             "#4d4d4d",
             "#808080",
             *(OKABE_ITO[name] for name in ("vermilion", "blue", "purple")),
             "#c9c9c9",
+            "#000000",
         ),
         strict=True,
     )

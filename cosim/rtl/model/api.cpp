@@ -47,7 +47,7 @@ unsigned mla_dram_step(unsigned ctl, unsigned ar_addr, unsigned ar_attr, unsigne
     pins.aw_attr = aw_attr;
     pins.w_strobe = strobe;
     pins.w_data = reinterpret_cast<const uint8_t*>(wdata);
-    const unsigned out = model.dram->step(model.cycle, pins);
+    const unsigned out = model.dram->step(model.cycle, pins, model.throttle.ahead());
     std::memcpy(rdata, model.dram->read_data(), row);
     return out;
 }
@@ -88,6 +88,8 @@ void mla_order_host(mla::HostOp* ops, uint32_t count, uint64_t delay_cycles) {
 }
 
 uint64_t mla_cycle() { return model.cycle; }
+uint64_t mla_stalled() { return model.stalled; }
+void mla_throttle(uint64_t num, uint64_t den) { model.throttle = {num, den, 0}; }
 int mla_irq() { return model.irq; }
 void mla_dram_timing(uint32_t latency, uint64_t num, uint64_t den) { model.dram->set_timing(latency, num, den); }
 void mla_dram_faults(const mla::Fault* faults, uint32_t count) { model.dram->set_faults(faults, count); }

@@ -25,16 +25,21 @@ void Dram::reset() {
     beats_.clear();
     answers_.clear();
     beat_ = ReadBeat{};
-    answer_valid_ = write_ready_ = read_turn_ = false;
+    answer_valid_ = write_ready_ = read_turn_ = writing_ = false;
     tokens_ = idle_tokens();
     violation.clear();
 }
 
-uint32_t Dram::step(uint64_t now, const DramPins& pins) {
+uint32_t Dram::step(uint64_t now, const DramPins& pins, uint64_t stalls) {
     accept(now, pins);
     join_writes();
-    serve(now, pins);
+    serve(now, pins, stalls);
     return outputs();
+}
+
+void Dram::stall(uint64_t now) {
+    const bool wants = writing_ || (!reads_.empty() && now >= reads_.front().due);
+    tokens_ = std::min(tokens_ + num_, wants ? std::max(cost_, tokens_) : idle_tokens());
 }
 
 void Dram::accept(uint64_t now, const DramPins& pins) {
@@ -68,8 +73,9 @@ Dram::Burst Dram::burst(uint64_t due, uint64_t addr, uint32_t attr, const char* 
     return {due, first, beats, static_cast<uint8_t>(id), OKAY};
 }
 
-void Dram::serve(uint64_t now, const DramPins& pins) {
+void Dram::serve(uint64_t now, const DramPins& pins, uint64_t stalls) {
     tokens_ += num_ - (pins.w_fire ? cost_ : 0);
+    writing_ = pins.w_valid;
     const bool wants = !reads_.empty() && now >= reads_.front().due && !beat_.valid;
     const bool read = wants && tokens_ >= cost_;
     if (read) {
@@ -85,7 +91,7 @@ void Dram::serve(uint64_t now, const DramPins& pins) {
     } else if (!wants && !(pins.w_valid && !pins.w_fire)) {
         tokens_ = std::min(tokens_, idle_tokens());
     }
-    write_ready_ = tokens_ + num_ >= cost_ && !read_turn_ && beats_.size() < EARLY_BEATS;
+    write_ready_ = tokens_ + num_ * static_cast<int64_t>(1 + stalls) >= cost_ && !read_turn_ && beats_.size() < EARLY_BEATS;
     if (!answer_valid_ && !answers_.empty() && now >= answers_.front().due) {
         answer_ = answers_.front();
         answers_.pop_front();

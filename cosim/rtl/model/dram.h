@@ -39,8 +39,11 @@ public:
     void set_faults(const Fault* faults, uint32_t count) { faults_.assign(faults, faults + count); }
     // Discards all transfers in flight and any violation; contents, timing and faults are preserved.
     void reset();
-    // Executes one clock edge. Returns the control outputs in the packing that mla_top.sv expects.
-    uint32_t step(uint64_t now, const DramPins& pins);
+    // Executes one clock edge; `stalls` cycles are stalled before the next one. Returns the control outputs in the packing
+    // that mla_top.sv expects.
+    uint32_t step(uint64_t now, const DramPins& pins, uint64_t stalls);
+    // Lets a cycle pass in which the clock of the chip is stalled: bandwidth accumulates for at most one waiting beat.
+    void stall(uint64_t now);
     const uint8_t* read_data() const { return beat_.data; }
 
     uint64_t read_beats = 0, write_beats = 0, requests = 0;
@@ -71,7 +74,7 @@ private:
 
     void accept(uint64_t now, const DramPins& pins);
     Burst burst(uint64_t due, uint64_t addr, uint32_t attr, const char* kind);
-    void serve(uint64_t now, const DramPins& pins);
+    void serve(uint64_t now, const DramPins& pins, uint64_t stalls);
     void load_beat();
     void join_writes();
     void store(Burst& burst, const WriteBeat& beat);
@@ -84,7 +87,7 @@ private:
     uint32_t row_;
     uint32_t latency_ = 100;
     int64_t num_ = 1, cost_ = 1, tokens_ = 0;  // num_ tokens are added per cycle, and a beat costs cost_ tokens
-    bool write_ready_ = false, read_turn_ = false;
+    bool write_ready_ = false, read_turn_ = false, writing_ = false;
     std::deque<Burst> reads_, writes_;
     std::deque<WriteBeat> beats_;
     std::deque<Answer> answers_;

@@ -38,6 +38,12 @@ void half_cycle(bool clk) {
 }
 
 void clock_cycle() {
+    if (mla::model.throttle.stalls()) {
+        mla::model.dram->stall(mla::model.cycle);
+        ++mla::model.cycle;
+        ++mla::model.stalled;
+        return;
+    }
     half_cycle(true);
     half_cycle(false);
     ++mla::model.cycle;
@@ -50,7 +56,7 @@ void hold_reset(uint64_t cycles) {
     mla::model.dram->reset();  // at the end, because a busy chip may have begun a burst before
     top->rst = 0;
     clock_cycle();  // the reset reaches the chip through one register
-    mla::model.cycle = 0;
+    mla::model.cycle = mla::model.stalled = mla::model.throttle.sum = 0;
 }
 
 void execute(const mla::Order& order) {

@@ -17,11 +17,33 @@ struct Order {
     uint64_t reset_cycles = 0;  // before the run, hold the reset for this number of cycles
 };
 
+// Clock of the chip: `num` of every `den` cycles, evenly distributed, are stalled. The chip does not see these cycles,
+// while time passes for the DRAM.
+struct Throttle {
+    uint64_t num = 0, den = 1, sum = 0;
+
+    bool stalls() {
+        sum += num;
+        if (sum < den) return false;
+        sum -= den;
+        return true;
+    }
+
+    // Number of stalled cycles before the next one that is not.
+    uint64_t ahead() const {
+        uint64_t count = 0;
+        for (Throttle next = *this; next.stalls();) ++count;
+        return count;
+    }
+};
+
 struct Model {
     Dram* dram = nullptr;
     Host host;
     Order order;
-    uint64_t cycle = 0;  // rising clock edges since the reset was released
+    Throttle throttle;
+    uint64_t cycle = 0;    // cycles since the reset was released, those that are stalled included
+    uint64_t stalled = 0;  // stalled cycles since the reset was released
     bool irq = false;
     int watched_fd = -1;  // no client waits for this process once the other end is closed
     int parent = 0;
