@@ -127,7 +127,7 @@ class OnlineCostModel:
         """Return the predicted cycles of one layer under candidate schedules, with all other layers unchanged."""
         return self.predict_in(name, [{**now, name: candidate} for candidate in candidates])
 
-    def predict_in(self, name: str, networks: Sequence[Schedules]) -> CyclePrediction:
+    def predict_in(self, name: str, networks: Sequence[Schedules]) -> CostPrediction:
         """Return the predicted cycles of one layer under several schedules of all layers."""
         logs, spread = self._log_predictions([self._row(name, layers[name], layers) for layers in networks])
         correction, near = self._nearby(

@@ -9,7 +9,7 @@ import numpy as np
 
 from compiler.codegen.buffer_allocation import MemoryFullError
 from compiler.cost.learned.model import Floats
-from compiler.cost.learned.online_model import CyclePrediction, OnlineCostModel
+from compiler.cost.learned.online_model import CostPrediction, OnlineCostModel
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
@@ -248,12 +248,12 @@ class StrategySearch(CoordinateSearch):
 
     def _learn_cycles(self, unit: SearchUnit, choice: Choice, cycles: float) -> None:
         """Update the cost model with the measured cycles of a unit, divided between its layers as predicted."""
-        predicted = {name: float(each.cycles[0]) for name, each in self._predicted(unit, [choice]).items()}
+        predicted = {name: float(each.cost[0]) for name, each in self._predicted(unit, [choice]).items()}
         for name, part in predicted.items():
             share = part / sum(predicted.values())
             self.cost_model.learn(name, choice[name], self._layers | choice, cycles * share)
 
-    def _predicted(self, unit: SearchUnit, choices: Sequence[Choice]) -> dict[str, CyclePrediction]:
+    def _predicted(self, unit: SearchUnit, choices: Sequence[Choice]) -> dict[str, CostPrediction]:
         """Return the predicted cycles of each layer of a unit under several choices."""
         layers = self._layers
         networks = [layers | choice for choice in choices]
@@ -265,8 +265,8 @@ class StrategySearch(CoordinateSearch):
         The gain of a choice is assumed to be normally distributed around its prediction.
         """
         predicted = self._predicted(unit, [unit.best, *choices]).values()
-        cycles = np.sum([each.cycles for each in predicted], axis=0)
-        error = np.sqrt(np.sum([(each.cycles * each.spread) ** 2 for each in predicted], axis=0))[1:]
+        cycles = np.sum([each.cost for each in predicted], axis=0)
+        error = np.sqrt(np.sum([(each.cost * each.spread) ** 2 for each in predicted], axis=0))[1:]
         return expected_gains(cycles[0] - cycles[1:], np.maximum(error, _MIN_ERROR)).tolist()
 
     @property
