@@ -386,5 +386,7 @@ def test_stages_have_a_limit_of_operands() -> None:
         spans = {"starts": (number, 0, 0), "sizes": (1, 1, 16), "steps": (1, 1, 1)}
         graph.add_node(Node(f"cut{number}", "slice", ("x",), (f"y{number}",), spans))
     graph.finish([f"y{number}" for number in range(60)])
-    with pytest.raises(InputError, match=r"'wide' has a stage .* with 61 inputs and outputs; the limit is 47"):
+    with pytest.raises(
+        InputError, match=r"'wide' has a stage .* with 61 inputs and outputs; the limit is 47"
+    ):
         compile(graph, "n4")
