@@ -36,6 +36,7 @@ from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import DTYPE_BYTES, Unit
+from hw.isa.micro_instruction import MAX_OPERANDS
 
 #: Inputs of the code generation of a layer: its schedule and the layouts of its tensors.
 _StepsKey = tuple[LayerSchedule, dict[str, TensorLayout]]
@@ -243,6 +244,12 @@ class _Generator:
         for name in (*names, *self.graph.inputs, *self.graph.outputs):
             root = self.lowered.root(name)
             self._layout(name, root not in outside and inside.get(root, False), out)
+        count = len(self.graph.inputs) + len(self.graph.outputs)
+        if count >= MAX_OPERANDS:  # operand 0 is the address of the model's memory
+            raise InputError(
+                f"{self.graph.name!r} has a stage on the accelerator with {count:,} inputs and outputs; the limit is "
+                f"{MAX_OPERANDS - 1}"
+            )
         for operand, name in enumerate((*self.graph.inputs, *self.graph.outputs), 1):
             self.dram_operands.setdefault(out[name].buffer, operand)
         return out

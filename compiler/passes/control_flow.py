@@ -82,7 +82,7 @@ def _with_constants(body: Graph, constants: dict[int, Tensor]) -> Graph:
     return rebuild(body, body, inputs=inputs, changed=changed)
 
 
-#: Maximum number of iterations of a loop that is unrolled because its nodes depend on the number of the iteration.
+#: Maximum number of iterations of a loop that is unrolled before quantization.
 MAX_UNROLLED_ITERATIONS = 32
 #: Maximum number of nodes from all unrolled loops of a graph, which bounds the time of the compilation.
 MAX_UNROLLED_NODES = 1024
@@ -148,6 +148,14 @@ def _varies(node: Node, operands: Sequence[Known]) -> bool:
     return any(
         varying.intersection(each.inputs) and any(second[name] is None for name in each.outputs)
         for each in body
+    )
+
+
+def _is_float(body: Graph) -> bool:
+    """Return whether a loop's body computes with float32 values and no quantized ones."""
+    tensors = [graph.tensors[name] for graph, node in body.walk() for name in (*node.inputs, *node.outputs)]
+    return any(each.dtype == "float32" and not each.constant for each in tensors) and not any(
+        each.quantization is not None for each in tensors
     )
 
 
@@ -257,8 +265,9 @@ Names = dict[str, str]
 def unroll_control_flow(graph: Graph) -> Graph:
     """Resolve control flow with constant conditions, and unroll loops whose nodes become simpler thereby.
 
-    These are loops of one iteration, and those whose nodes depend on the number of the iteration (`_varies`), within
-    limits on iterations and nodes. `unroll_loops` decides about other loops.
+    These are loops of one iteration, those whose nodes depend on the number of the iteration (`_varies`), and loops of
+    float nodes, which are quantized more accurately with ranges of their own for each step, within limits on iterations
+    and nodes. `unroll_loops` decides about other loops.
     """
     if not any(node.bodies for node in graph):
         return graph
@@ -390,7 +399,7 @@ class _Resolver:
             return None
         if any(tensor.shape[0] < trips for tensor in scanned):
             return None  # executing the loop raises an error
-        if trips > 1 and not _varies(node, values):
+        if trips > 1 and not _is_float(node.bodies[0]) and not _varies(node, values):
             return None
         if self.unrolling:
             return self._unrolled(node, inputs, range(trips), stacks, here)

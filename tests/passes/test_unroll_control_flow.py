@@ -375,3 +375,18 @@ def test_strict_rejects_control_flow_on_the_host() -> None:
     ):
         compile(choice(), "n4", strict=True)
     assert not compile(loop(3, 3), "n4", strict=True).host
+
+
+def test_stages_have_a_limit_of_operands() -> None:
+    """A model with more inputs and outputs than a macro-instruction has operands is rejected."""
+    graph = Graph("wide")
+    graph.add_input(row("x", 60))
+    for number in range(60):
+        graph.add_tensor(replace(row(f"y{number}"), shape=(1, 1, 16)))
+        spans = {"starts": (number, 0, 0), "sizes": (1, 1, 16), "steps": (1, 1, 1)}
+        graph.add_node(Node(f"cut{number}", "slice", ("x",), (f"y{number}",), spans))
+    graph.finish([f"y{number}" for number in range(60)])
+    with pytest.raises(
+        InputError, match=r"'wide' has a stage .* with 61 inputs and outputs; the limit is 47"
+    ):
+        compile(graph, "n4")
