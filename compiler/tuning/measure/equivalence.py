@@ -23,7 +23,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import PlacedStage, Session, dram_bytes
 from compiler.schedule.program_override import digest_of
 from compiler.schedule.schedule import Schedule
-from compiler.tuning.measure.golden_inputs import TensorForm, Values, golden_inputs
+from compiler.tuning.measure.golden_inputs import TensorForm, Values, covering_inputs, golden_inputs
 from compiler.validate.errors import ValidationError
 from cosim.golden import GoldenDevice
 from cosim.golden.batch import BatchMemories, MemoryImage
@@ -88,7 +88,8 @@ class GoldenModelReference:
         return GoldenIO(inputs, self.network(**inputs))
 
 
-#: Number of test inputs of a program with the model's parameters and with random parameters.
+#: Number of test inputs of a program with the model's parameters, besides those that cover reductions, and with random
+#: parameters.
 GOLDEN_INPUTS, PARAMETER_INPUTS = 96, 48
 #: Number of different inputs of the network, each with the model's parameters and with random ones.
 _NETWORK_INPUTS = 4
@@ -228,7 +229,7 @@ class Verdict:
     form : str
         Digest of the program that differs, without instructions that have no effect; empty if there is none.
     inputs : int
-        Number of test inputs per program that was not proved equivalent; 0 if all programs were proved equivalent.
+        Least number of test inputs of a program that was not proved equivalent; 0 if all were proved equivalent.
     """
 
     difference: str | None = None
@@ -475,8 +476,14 @@ class PlainPrograms:
             real = raw[addresses].view(_NUMPY[tensor.dtype]).astype(np.int64).reshape(tensor.shape)
             low, high = _range(tensor.dtype, real)
             forms.append(TensorForm(tensor.shape, low, high, real))
-        count = PARAMETER_INPUTS if extreme else GOLDEN_INPUTS
-        return golden_inputs([self.seed, *place, extreme], forms, count)
+        seed = [self.seed, *place, extreme]
+        if extreme:
+            return golden_inputs(seed, forms, PARAMETER_INPUTS)
+        return golden_inputs(seed, forms, GOLDEN_INPUTS) + covering_inputs(seed, forms)
+
+    def input_count(self, place: Place) -> int:
+        """Return the number of test inputs of the tested group that begins with a program."""
+        return sum(len(self._values[place, extreme]) for extreme in (False, True))
 
     def _replay(
         self, run: GoldenRun, stage: int, group: ProgramGroup, values: Sequence[Sequence[Values]]
@@ -645,7 +652,7 @@ class _Acceptance:
                 return self._refuse((stage, group.parts.start), other)
         if (found := self._other_elements(runs[False])) is not None:
             return found
-        return self._elsewhere() or Verdict(inputs=GOLDEN_INPUTS + PARAMETER_INPUTS)
+        return self._elsewhere() or Verdict(inputs=min(map(plain.input_count, groups)))
 
     def _other_arithmetic(self, stage: int, group: ProgramGroup, run: GoldenRun) -> str | None:
         """Describe a step of the arithmetic that only these programs or only the compiler's programs contain.
