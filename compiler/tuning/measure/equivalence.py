@@ -479,7 +479,7 @@ class PlainPrograms:
         seed = [self.seed, *place, extreme]
         if extreme:
             return golden_inputs(seed, forms, PARAMETER_INPUTS)
-        return golden_inputs(seed, forms, GOLDEN_INPUTS) + covering_inputs(seed, forms)
+        return golden_inputs(seed, forms, GOLDEN_INPUTS) + covering_inputs(seed, forms, self.network.config.n)
 
     def input_count(self, place: Place) -> int:
         """Return the number of test inputs of the tested group that begins with a program."""

@@ -214,8 +214,6 @@ PATTERNS: tuple[Pattern, ...] = (
 )
 
 
-#: Number of lanes in which programs process channels; larger blocks than those of the machine are covered, too.
-_LANES = 16
 #: Maximum numbers of inputs with one maximum, or minimum, in each pixel.
 _MAX_PEAKS = {"high": 256, "low": 64}
 #: Distance of rows and columns with extreme elements, so that each window of this size contains one.
@@ -230,7 +228,7 @@ def _extreme(form: TensorForm, inside: str, where: NDArray[np.bool_]) -> Values:
     return np.where(where, ends[inside], form.low + form.high - ends[inside])
 
 
-def _covering(form: TensorForm, inside: str) -> Iterator[Values]:
+def _covering(form: TensorForm, inside: str, lanes: int) -> Iterator[Values]:
     """Yield inputs in which every element that a program may omit from a reduction decides at least one result.
 
     First, each pixel has one extreme channel. Over all inputs, it is in each block of lanes and at each position of a
@@ -241,26 +239,26 @@ def _covering(form: TensorForm, inside: str) -> Iterator[Values]:
     height, width, channels = form.shape
     pixels = height * width
     y, x, c = np.indices(form.shape)
-    pixel, blocks = y * width + x, -(-channels // _LANES)
-    tail = channels - (blocks - 1) * _LANES
-    every = _LANES * blocks
-    count = min(every, _MAX_PEAKS[inside], max(blocks, _LANES, -(-every // pixels)))
+    pixel, blocks = y * width + x, -(-channels // lanes)
+    tail = channels - (blocks - 1) * lanes
+    every = lanes * blocks
+    count = min(every, _MAX_PEAKS[inside], max(blocks, lanes, -(-every // pixels)))
     for number in range(count if channels > 1 else 0):
         turn = (number + pixel * count) % every
         block = turn % blocks
-        lane = (turn // blocks + 5 * block) % _LANES
-        yield _extreme(form, inside, c == block * _LANES + np.where(block == blocks - 1, lane % tail, lane))
+        lane = (turn // blocks + 5 * block) % lanes
+        yield _extreme(form, inside, c == block * lanes + np.where(block == blocks - 1, lane % tail, lane))
     if pixels == 1:
         return
     rows, columns, longest = min(height, _PERIOD), min(width, _PERIOD), max(height, width)
     for row, column in np.ndindex(rows, columns):
         yield _extreme(form, inside, ((y + c) % rows == row) & ((x + c // rows) % columns == column))
     for number in range(min(-(-longest // tail), _MAX_SINGLE)):
-        turn = number * tail + c % _LANES
+        turn = number * tail + c % lanes
         yield _extreme(form, inside, (y == turn % height) & (x == (turn + turn // longest) % width))
 
 
-def covering_inputs(seed: Sequence[int], forms: Sequence[TensorForm]) -> list[list[Values]]:
+def covering_inputs(seed: Sequence[int], forms: Sequence[TensorForm], lanes: int) -> list[list[Values]]:
     """Return test inputs in which each block of lanes, row and column decides results of reductions.
 
     Their number grows with the tensors. In each input, one tensor has extreme elements, and the others are random.
@@ -271,6 +269,8 @@ def covering_inputs(seed: Sequence[int], forms: Sequence[TensorForm]) -> list[li
         Seed of the random elements.
     forms : sequence of TensorForm
         Form of each tensor.
+    lanes : int
+        Number of lanes in which the machine processes channels.
     """
     rng = np.random.default_rng(seed)
     return [
@@ -280,7 +280,7 @@ def covering_inputs(seed: Sequence[int], forms: Sequence[TensorForm]) -> list[li
         ]
         for at, mine in enumerate(forms)
         for inside in ("high", "low")
-        for values in _covering(mine, inside)
+        for values in _covering(mine, inside, lanes)
     ]
 
 
