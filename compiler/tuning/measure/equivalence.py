@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from threading import Lock
 
 import numpy as np
@@ -264,7 +265,7 @@ class PlainPrograms:
         self.seed, self._graph = seed, prepared.graph
         self._runs: dict[tuple[int, bool], GoldenRun] = {}
         self._expected: dict[tuple[Place, bool], list[TensorSnapshot]] = {}
-        self._values: dict[tuple[Place, bool], list[list[Values]]] = {}
+        self._values: dict[tuple[Place, bool], list[list[NDArray]]] = {}
         self._symbols: dict[type[SymbolMachine], dict[Place, list[Symbols]]] = {}
 
     @cached_property
@@ -467,8 +468,8 @@ class PlainPrograms:
 
     def _test_values(
         self, run: GoldenRun, place: Place, group: ProgramGroup, extreme: bool
-    ) -> list[list[Values]]:
-        """Return the test inputs of a group."""
+    ) -> list[list[NDArray]]:
+        """Return the test inputs of a group, in the types of the tensors."""
         image, forms = run.images[place], []
         for tensor in group.inputs:
             memory, addresses = _located(run.stages[place[0]], tensor)
@@ -477,16 +478,20 @@ class PlainPrograms:
             low, high = _range(tensor.dtype, real)
             forms.append(TensorForm(tensor.shape, low, high, real))
         seed = [self.seed, *place, extreme]
-        if extreme:
-            return golden_inputs(seed, forms, PARAMETER_INPUTS)
-        return golden_inputs(seed, forms, GOLDEN_INPUTS) + covering_inputs(seed, forms, self.network.config.n)
+        values: Iterable[list[Values]] = golden_inputs(
+            seed, forms, PARAMETER_INPUTS if extreme else GOLDEN_INPUTS
+        )
+        if not extreme:
+            values = chain(values, covering_inputs(seed, forms, self.network.config.n))
+        types = [_NUMPY[tensor.dtype] for tensor in group.inputs]
+        return [[data.astype(dtype) for data, dtype in zip(each, types, strict=True)] for each in values]
 
     def input_count(self, place: Place) -> int:
         """Return the number of test inputs of the tested group that begins with a program."""
         return sum(len(self._values[place, extreme]) for extreme in (False, True))
 
     def _replay(
-        self, run: GoldenRun, stage: int, group: ProgramGroup, values: Sequence[Sequence[Values]]
+        self, run: GoldenRun, stage: int, group: ProgramGroup, values: Sequence[Sequence[NDArray]]
     ) -> list[TensorSnapshot]:
         """Return the tensors that the programs of a group compute for all test inputs."""
         placed = run.stages[stage]
@@ -507,7 +512,7 @@ class PlainPrograms:
         run: GoldenRun,
         stage: int,
         group: ProgramGroup,
-        values: Sequence[Sequence[Values]],
+        values: Sequence[Sequence[NDArray]],
         first: int,
         image: MemoryImage,
     ) -> Iterator[TensorSnapshot]:
@@ -515,7 +520,7 @@ class PlainPrograms:
         memories = BatchMemories(self.network.config, image, len(values), first)
         for number, tensor in enumerate(group.inputs):
             memory, addresses = _located(placed, tensor)
-            data = np.stack([each[number].reshape(-1) for each in values]).astype(_NUMPY[tensor.dtype])
+            data = np.stack([each[number].reshape(-1) for each in values])
             data = np.ascontiguousarray(data).view(np.uint8).reshape(len(values), *addresses.shape)
             if memory == BufferMemory.SP:
                 memories.sp[:, addresses] = data

@@ -258,8 +258,8 @@ def _covering(form: TensorForm, inside: str, lanes: int) -> Iterator[Values]:
         yield _extreme(form, inside, (y == turn % height) & (x == (turn + turn // longest) % width))
 
 
-def covering_inputs(seed: Sequence[int], forms: Sequence[TensorForm], lanes: int) -> list[list[Values]]:
-    """Return test inputs in which each block of lanes, row and column decides results of reductions.
+def covering_inputs(seed: Sequence[int], forms: Sequence[TensorForm], lanes: int) -> Iterator[list[Values]]:
+    """Yield test inputs in which each block of lanes, row and column decides results of reductions.
 
     Their number grows with the tensors. In each input, one tensor has extreme elements, and the others are random.
 
@@ -273,15 +273,13 @@ def covering_inputs(seed: Sequence[int], forms: Sequence[TensorForm], lanes: int
         Number of lanes in which the machine processes channels.
     """
     rng = np.random.default_rng(seed)
-    return [
-        [
-            values if other == at else form.uniform(rng, form.low, form.high)
-            for other, form in enumerate(forms)
-        ]
-        for at, mine in enumerate(forms)
-        for inside in ("high", "low")
-        for values in _covering(mine, inside, lanes)
-    ]
+    for at, mine in enumerate(forms):
+        for inside in _MAX_PEAKS:
+            for values in _covering(mine, inside, lanes):
+                yield [
+                    values if other == at else form.uniform(rng, form.low, form.high)
+                    for other, form in enumerate(forms)
+                ]
 
 
 def golden_inputs(seed: Sequence[int], forms: Sequence[TensorForm], count: int) -> list[list[Values]]:
