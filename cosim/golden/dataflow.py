@@ -138,7 +138,7 @@ class DataflowMachine(SymbolMachine):
             contributing = (contributing & block.valid[:, None]).reshape(-1, size, block.width)
             shape = contributing.shape
             value = _reduced(raw.reshape(shape), value.reshape(shape), contributing, Reduce(c.reduce))
-            raw, contributing = value, contributing.any(axis=1)
+            raw, contributing = value, np.any(contributing, axis=1)
             counts = counts.reshape(-1, size).sum(axis=1)
         elif c.lane_reduce == Reduce.NONE:
             value = raw
@@ -218,12 +218,13 @@ class DataflowMachine(SymbolMachine):
         size = DTYPE_BYTES[dtype]
         places = address[:, None] + np.arange(lanes) * size
         total = np.zeros(places.shape, np.uint64)
-        kind = None
+        kinds = []
         for byte in range(size):
             found = memory[np.minimum(places + byte, memory.size - 1)]
             total += (found & _HASH) * _READ[size][byte]
-            kind = found & _KIND if kind is None else np.where(kind == found & _KIND, kind, _NONE)
-        return total | kind
+            kinds.append(found & _KIND)
+        same = np.all([kind == kinds[0] for kind in kinds], axis=0)
+        return total | np.where(same, kinds[0], _NONE)
 
     def _byte(self, c: CommandFields, value: Symbols, byte: int) -> Symbols:
         return (value & _HASH) * _WRITTEN[DTYPE_BYTES[c.d_dtype]][byte] | value & _KIND
