@@ -63,6 +63,10 @@ def test_programs_that_read_other_elements_are_refused_with_every_seed(layer: st
         if cheat is None:
             continue
         checker = EquivalenceChecker(programs.prepared, rng.randrange(1 << 32))
-        assert programs.refusal(checker, cheat, rng, 2), name
-        refused += 1
+        if programs.refusal(checker, cheat, rng, 2) is None:
+            # Without a tail, blocks that are only added up may be stored in another order.
+            verdict = checker.check(cheat.network)
+            assert verdict.inputs == 0, f"{name} is accepted without a proof"
+        else:
+            refused += 1
     print(f"{layer} on {target}: {refused} programs that read other elements are refused")
