@@ -58,7 +58,7 @@ def constant(*values: Any) -> Symbols:
     return np.frombuffer(digest, "<u8")[0:1].reshape(()).astype(np.uint64)
 
 
-def _numbered(value: Symbols, axis: int) -> Symbols:
+def numbered(value: Symbols, axis: int) -> Symbols:
     """Return the sums of symbols along an axis, which depend on the position of each symbol."""
     shape = [1] * value.ndim
     shape[axis] = value.shape[axis]
@@ -123,6 +123,9 @@ class SymbolMachine:
         Symbols of the line buffers, one per lane.
     """
 
+    #: Bits of a symbol that contain a hash.
+    hash_bits = np.uint64((1 << 64) - 1)
+
     def __init__(self, config: MlaConfig, dram_bytes: int):
         n = config.n
         self.config = config
@@ -162,12 +165,14 @@ class SymbolMachine:
             for y, line in enumerate(lines):
                 start = c.dst + z * c.dst_z + y * c.dst_y
                 if c.fill:
-                    target[start : start + c.len * (2 if c.int4 else 1)] = constant("byte", c.fill_value)
+                    target[start : start + c.len * (2 if c.int4 else 1)] = (
+                        constant("byte", c.fill_value) & self.hash_bits
+                    )
                     continue
                 source = self.dram[line : line + c.len]
                 if c.int4:
                     halves = [join(source, constant(half)) for half in ("low nibble", "high nibble")]
-                    source = np.stack(halves, axis=-1).reshape(-1)
+                    source = np.stack(halves, axis=-1).reshape(-1) & self.hash_bits
                 target[start : start + source.size] = source
 
     def _store(self, c: CommandFields) -> None:
@@ -213,7 +218,15 @@ class SymbolMachine:
     def _weights(
         self, c: CommandFields, oc: int, tile: tuple[NDArray, ...], k_active: NDArray[np.bool_], columns: int
     ) -> Symbols:
-        """Return the symbol of each column of each weight tile.
+        """Return the symbol of each column of each weight tile, as an array of shape (tile, column)."""
+        total = numbered(self._weight_tiles(c, oc, tile, k_active, columns), 1)
+        n = self.config.n
+        return np.where(np.arange(n) < (columns if c.w_transpose else n), mix(total), np.uint64(0))
+
+    def _weight_tiles(
+        self, c: CommandFields, oc: int, tile: tuple[NDArray, ...], k_active: NDArray[np.bool_], columns: int
+    ) -> Symbols:
+        """Return the symbols of weight tiles, of shape (tile, row, column), 0 for rows that are not in use.
 
         Without `w_transpose`, columns that are not in use are computed like the others; with it, their weights are 0.
         """
@@ -223,9 +236,7 @@ class SymbolMachine:
         line, lane = (column, k) if c.w_transpose else (k, column)
         used = k_active[:, :, None] & ((column < columns) if c.w_transpose else True)
         address = np.where(used, base[:, None, None] + line * c.w_row + lane, 0)
-        found = np.where(used, join(self.sp[address], constant("weight", c.w_unsigned, c.w_zp)), np.uint64(0))
-        total = _numbered(found, 1)
-        return np.where(np.arange(n) < (columns if c.w_transpose else n), mix(total), np.uint64(0))
+        return np.where(used, join(self.sp[address], constant("weight", c.w_unsigned, c.w_zp)), np.uint64(0))
 
     def _activations(
         self,
@@ -236,28 +247,40 @@ class SymbolMachine:
         point: tuple[NDArray, NDArray],
     ) -> Symbols:
         """Return the symbol of the activation row of each point and tile, 0 for padding."""
+        found, valid = self._activation_rows(c, oc, tile, k_active, point)
+        return np.where(valid, mix(numbered(found, 2)), np.uint64(0))
+
+    def _activation_rows(
+        self,
+        c: CommandFields,
+        oc: int,
+        tile: tuple[NDArray, ...],
+        k_active: NDArray[np.bool_],
+        point: tuple[NDArray, NDArray],
+    ) -> tuple[Symbols, NDArray[np.bool_]]:
+        """Return the symbols of activations, of shape (point, tile, row), and the mask of tiles without padding."""
         (ic, ky, kx), (y, x) = tile, (point[0][:, None], point[1][:, None])
         u = c.u0 + y * c.u_y + ky * c.u_ky
         v = c.v0 + x * c.v_x + kx * c.v_kx
         address = c.a_base + oc * c.a_oc + ic * c.a_ic + u * c.a_u + v * c.a_v
-        valid = _valid(c, u, v)
+        valid = valid_points(c, u, v)
         used = valid[..., None] & k_active
         found = self.sp[np.where(used, address[..., None] + np.arange(self.config.n), 0)]
         found = np.where(used, join(found, constant("activation", c.a_unsigned, c.a_zp)), np.uint64(0))
-        return np.where(valid, mix(_numbered(found, 2)), np.uint64(0))
+        return found, valid
 
     def _depthwise(self, c: CommandFields) -> None:
         n, history = self.config.n, self.line
         row, column = np.divmod(np.arange(c.dw_len), c.x_count)
         u, v = c.u0 + row * c.u_y, c.v0 + column * c.v_x
-        valid = _valid(c, u, v)
+        valid = valid_points(c, u, v)
         mode = constant("depthwise", c.x_count, c.taps, c.groups, c.a_unsigned, c.a_zp, c.w_unsigned, c.w_zp)
         for oc in range(c.oc_count):
             address = np.where(valid, c.a_base + oc * c.a_oc + u * c.a_u + v * c.a_v, 0)
             pixels = self.sp[address[:, None] + np.arange(n)]
-            stream = _numbered(np.where(valid[:, None], pixels, np.uint64(0)), 0)
+            stream = numbered(np.where(valid[:, None], pixels, np.uint64(0)), 0)
             lines = c.w_base + oc * c.w_oc + np.arange(c.taps * c.groups) * c.w_row
-            weights = _numbered(self.sp[lines[:, None] + np.arange(n)], 0)
+            weights = numbered(self.sp[lines[:, None] + np.arange(n)], 0)
             if c.keep:
                 stream = join(stream, history)
             self.line = stream
@@ -283,7 +306,7 @@ class SymbolMachine:
         value = join(self._operands(c, block), _mode(c, reduce))
         if c.table or c.table2:
             table = self.table[c.table_slot * 512 : (c.table_slot + 1) * 512]
-            value = join(value, _numbered(table, 0))
+            value = join(value, numbered(table, 0))
         if c.residual:
             value = join(value, self._elements(self.sp, block.address(c, "r"), block.width, c.r_dtype))
         contributing = block.active
@@ -333,7 +356,7 @@ class SymbolMachine:
         words = [start + 4 * lane + byte for start in (0, 4 * n, 9 * n) for byte in range(4)]
         places = np.stack([*words, 8 * n + lane, 13 * n + lane])
         used, which = np.unique(slots, return_inverse=True)
-        found = _numbered(self.param[used[:, None, None] * 16 * n + places], 1)
+        found = numbered(self.param[used[:, None, None] * 16 * n + places], 1)
         return found[which.reshape(-1)]
 
     def _elements(self, memory: Symbols, address: NDArray[np.int64], lanes: int, dtype: int) -> Symbols:
@@ -341,7 +364,7 @@ class SymbolMachine:
         size = DTYPE_BYTES[dtype]
         places = address[:, None] + np.arange(lanes) * size
         # A command checks the bounds of the lanes in use only, so unused ones may lie behind the memory.
-        return _numbered(memory[np.minimum(places[..., None] + np.arange(size), memory.size - 1)], 2)
+        return numbered(memory[np.minimum(places[..., None] + np.arange(size), memory.size - 1)], 2)
 
     def _write(self, c: CommandFields, block: PointBlock, last: slice, value: Symbols) -> None:
         address = block.address(c, "d")[last]
@@ -358,7 +381,11 @@ class SymbolMachine:
         size = DTYPE_BYTES[c.d_dtype]
         for byte in range(size):
             places = address[:, None] + lane * size + byte
-            self.sp[places[used]] = join(value, constant("byte of", c.d_dtype, byte))[used]
+            self.sp[places[used]] = self._byte(c, value, byte)[used]
+
+    def _byte(self, c: CommandFields, value: Symbols, byte: int) -> Symbols:
+        """Return the symbols of a byte of written elements."""
+        return join(value, constant("byte of", c.d_dtype, byte))
 
 
 def _initial(name: str, size: int) -> Symbols:
@@ -366,7 +393,7 @@ def _initial(name: str, size: int) -> Symbols:
     return mix(np.arange(size, dtype=np.uint64) + constant("initial", name))
 
 
-def _valid(c: CommandFields, u: NDArray, v: NDArray) -> NDArray[np.bool_]:
+def valid_points(c: CommandFields, u: NDArray, v: NDArray) -> NDArray[np.bool_]:
     """Return the mask of coordinates that are not padding."""
     valid = np.ones(u.shape, bool)
     if c.u_lim:
@@ -416,8 +443,11 @@ def arithmetic_steps(command: Command) -> dict[str, tuple[tuple[str, int], ...]]
     c = command.config
     if command.unit == Unit.MATRIX:
         return {"product": tuple((name, getattr(c, name)) for name in _PRODUCT)}
-    if command.unit != Unit.FUSE:
-        return {}
+    return fuse_steps(c) if command.unit == Unit.FUSE else {}
+
+
+def fuse_steps(c: CommandFields) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Return the fields of each step of the arithmetic of a FUSE command, by the name of the step."""
     fields = arithmetic_fields(c)
     used = {
         "operator": c.op != Op.PASS or fields.get("zp_ab", 0) != 0,

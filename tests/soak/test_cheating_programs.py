@@ -6,7 +6,13 @@ import random
 import pytest
 
 from compiler.tuning.measure.equivalence import EquivalenceChecker
-from tests.support.cheating_programs import LAYERS, CheatingPrograms, without_low_half
+from tests.support.cheating_programs import (
+    LAYERS,
+    WIDE_LAYERS,
+    CheatingPrograms,
+    other_elements,
+    without_low_half,
+)
 
 #: Number of attempts with texts that equal a refused one.
 ATTEMPTS = 20
@@ -46,3 +52,21 @@ def test_softmax_without_the_low_half_is_refused_with_every_seed(layer: str, see
         assert cheat is not None and cheat.wrong > 0
         checker = EquivalenceChecker(programs.prepared, seed)
         assert "writes wrong values" in (programs.refusal(checker, cheat, rng, ATTEMPTS) or ""), name
+
+
+@pytest.mark.parametrize("target", ["n4", "n16"])
+@pytest.mark.parametrize("layer", [*LAYERS, *WIDE_LAYERS])
+def test_programs_that_read_other_elements_are_refused_with_every_seed(layer: str, target: str) -> None:
+    rng, programs, refused = generator(), CheatingPrograms(layer, target, inputs=4), 0
+    for name, texts in programs.changes(other_elements):
+        cheat = programs.cheat(name, texts)
+        if cheat is None:
+            continue
+        checker = EquivalenceChecker(programs.prepared, rng.randrange(1 << 32))
+        if programs.refusal(checker, cheat, rng, 2) is None:
+            # Without a tail, blocks that are only added up may be stored in another order.
+            verdict = checker.check(cheat.network)
+            assert verdict.inputs == 0, f"{name} is accepted without a proof"
+        else:
+            refused += 1
+    print(f"{layer} on {target}: {refused} programs that read other elements are refused")

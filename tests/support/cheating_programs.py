@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,8 +23,8 @@ from cosim.status import TrapError
 from hw.config import load_target
 from hw.errors import InputError
 from hw.isa.assembler import AssemblyError
-from hw.isa.commands import PACKED_FIELDS
-from hw.isa.enums import Unit
+from hw.isa.commands import FUSE_DIMS, PACKED_FIELDS
+from hw.isa.enums import DTYPE_BYTES, Unit
 
 #: Layers whose programs are changed.
 LAYERS = {
@@ -43,6 +43,14 @@ LAYERS = {
         (6, 6, 8),
         (CalibrationOp("conv", 8, 3), CalibrationOp("conv", 8, 3), CalibrationOp("max_pool", 0, 3, 3)),
     ),
+}
+#: Layers whose reductions extend over several blocks of lanes, besides those of `LAYERS`.
+WIDE_LAYERS = {
+    "softmax 1x1x1000": ((1, 1, 1000), (CalibrationOp("softmax"),)),
+    "softmax 1x1x200": ((1, 1, 200), (CalibrationOp("softmax"),)),
+    "norm 2x2x40": ((2, 2, 40), (CalibrationOp("norm"),)),
+    "max_pool 6x6": ((6, 6, 20), (CalibrationOp("max_pool", 0, 6, 6),)),
+    "matmul 4x4x40": ((4, 4, 40), (CalibrationOp("matmul", 12),)),
 }
 #: Changes of fields of each unit's commands by a number; packed fields by their names.
 _OFFSETS = {
@@ -77,6 +85,8 @@ _REPLACED = {
 
 #: Disassembled loop, which ends before the instruction with a certain number.
 _LOOP = re.compile(r"(?P<start>\s*loop .*, )(?P<end>\d+)\s*(;.*)?")
+#: Function that yields descriptions of changes of a command, and the commands that replace it.
+Changes = Callable[[Issued, int], Iterator[tuple[str, list[Issued]]]]
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,7 @@ class CheatingPrograms:
     Parameters
     ----------
     layer : str
-        Name of the layer in `LAYERS`.
+        Name of the layer in `LAYERS` or `WIDE_LAYERS`.
     target : str
         Name of the hardware target.
     inputs : int
@@ -112,7 +122,7 @@ class CheatingPrograms:
     """
 
     def __init__(self, layer: str, target: str = "n16", inputs: int = 8):
-        shape, ops = LAYERS[layer]
+        shape, ops = (LAYERS | WIDE_LAYERS)[layer]
         graph = CalibrationNetwork(shape, ops).graph(5)
         self.layer = layer
         self.prepared = ModelCompiler(graph, load_target(target), CompileOptions(rounding="reference"))
@@ -121,13 +131,19 @@ class CheatingPrograms:
         self._samples = random_samples(graph, 11, inputs)
         self._outputs = [self.network(**sample) for sample in self._samples]
 
-    def changes(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield the description of each change and the texts that it changes, by the program's name."""
+    def changes(self, changed: "Changes | None" = None) -> Iterator[tuple[str, dict[str, str]]]:
+        """Yield the description of each change and the texts that it changes, by the program's name.
+
+        Parameters
+        ----------
+        changed : Changes or None
+            Function that returns the changes of a command for a number of lanes; if None, all simple changes.
+        """
         known = unroll_all(self.programs)
         assert known is not None
         for which, program in enumerate(known):
             for at, command in enumerate(program.commands):
-                for what, commands in _changed(command):
+                for what, commands in (changed or _changed)(command, self.network.config.n):
                     every = [[*each.commands] for each in known]
                     every[which][at : at + 1] = commands
                     made = [
@@ -220,8 +236,8 @@ def _padded(text: str, rng: random.Random) -> str:
                 f"    set store.dram_z, {rng.randrange(64)}",
             ]
         )
-        # Fields are set only behind the last command, where no command uses them.
-        lines.insert(end if "set" in line else rng.choice((start, end)), line)
+        # Fields are set only behind the last command, where no command uses them. The end of a loop is a line number.
+        lines.insert(end if "set" in line or "    loop " in text else rng.choice((start, end)), line)
     return "\n".join(lines) + "\n"
 
 
@@ -278,7 +294,7 @@ def _fresh(commands: Sequence[Issued]) -> list[Issued]:
     return [Issued(each.unit, each.layer, each.values, each.region) for each in commands]
 
 
-def _changed(command: Issued) -> Iterator[tuple[str, list[Issued]]]:
+def _changed(command: Issued, _: int) -> Iterator[tuple[str, list[Issued]]]:
     """Yield the description of each change of a command, and the commands that replace it."""
     yield "omitted", []
     for name, offsets in _OFFSETS[command.unit].items():
@@ -296,4 +312,162 @@ def _changed(command: Issued) -> Iterator[tuple[str, list[Issued]]]:
                     yield f"{name} = {value}", [put(command, **{word: packed.pack(**values | {name: value})})]
 
 
-__all__ = ["LAYERS", "Cheat", "CheatingPrograms", "guarded", "retries", "without_low_half"]
+def other_elements(command: Issued, n: int) -> Iterator[tuple[str, list[Issued]]]:
+    """Yield changes after which a command reads other elements.
+
+    Parameters
+    ----------
+    command : Issued
+        Command of a program.
+    n : int
+        Number of lanes of the machine.
+    """
+    made = {Unit.FUSE: _other_operands, Unit.MATRIX: _other_terms, Unit.STORE: _other_bytes}
+    for what, fields in made[command.unit](command, n) if command.unit in made else ():
+        try:
+            yield what, [put(command, **fields)]
+        except ValueError:  # out of range
+            continue
+
+
+def _without_first(command: Issued, count: str, moves: Mapping[str, str]) -> dict[str, int]:
+    """Return the fields with which a command skips the first step of a dimension; `moves` has the step of each base."""
+    moved: dict[str, int] = {count: get(command, count) - 1}
+    for base, step in moves.items():
+        moved[base] = get(command, base) + get(command, step)
+    return moved
+
+
+def _reversed(command: Issued, count: str, base: str, step: str) -> dict[str, int]:
+    """Return the fields with which a command goes through a dimension of one operand from its end."""
+    last = get(command, count) - 1
+    return {base: get(command, base) + last * get(command, step), step: -get(command, step)}
+
+
+def _other_operands(command: Issued, n: int) -> Iterator[tuple[str, dict[str, int]]]:
+    stage = PACKED_FIELDS["fuse.stage"].unpack(get(command, "stage"))
+    source = PACKED_FIELDS["fuse.src"].unpack(get(command, "src"))
+    used = [stream for stream, use in (("b", source["b_src"]), ("r", stage["residual"])) if use]
+    tail = FUSE_DIMS[stage["tail_dim"]] if stage["tail_dim"] < len(FUSE_DIMS) else ""
+    for dim, base in (("wx", "v0"), ("wy", "u0")):
+        count, step = f"{dim}_count", f"{base[0]}_{dim}"
+        if get(command, count) < 2 or not (stage["reduce"] or stage["lane_reduce"]):
+            continue
+        steps = {base: step, **{f"{stream}_base": f"{stream}_{dim}" for stream in used}}
+        yield f"first {dim} not reduced", _without_first(command, count, steps)
+        full = {"lanes_tail": get(command, "lanes")} if tail == dim else {}
+        yield f"last {dim} not reduced", {count: get(command, count) - 1, **full}
+        yield f"first {dim} reduced repeatedly", dict.fromkeys(steps.values(), 0)
+        if get(command, count) > 2:
+            yield (
+                f"every second {dim} reduced",
+                {
+                    count: (get(command, count) + 1) // 2,
+                    **{each: 2 * get(command, each) for each in steps.values()},
+                },
+            )
+    lanes = get(command, "lanes") or n
+    if stage["lane_reduce"] and lanes > 1 and (tail != "wx" or get(command, "wx_count") > 1):
+        tails = {"lanes_tail": min(get(command, "lanes_tail") or n, lanes - 1)} if tail else {}
+        yield "last lane not reduced", {"lanes": lanes - 1, **tails}
+        rest = get(command, "lanes_tail") or n
+        if source["a_src"] and not used and rest > 1:
+            first = get(command, "a_base") + DTYPE_BYTES[source["a_dtype"]]
+            yield "first lane not reduced", {"a_base": first, "lanes": lanes - 1, "lanes_tail": rest - 1}
+    for dim, base in (("x", "v"), ("y", "u")):
+        if get(command, f"{dim}_count") > 1 and get(command, f"{base}_{dim}") and get(command, f"a_{base}"):
+            yield f"{dim} of A reversed", _reversed(command, f"{dim}_count", f"{base}0", f"{base}_{dim}")
+    for stream in used:
+        for dim in ("n", "y", "x"):
+            if get(command, f"{dim}_count") > 1 and get(command, f"{stream}_{dim}"):
+                fields = _reversed(command, f"{dim}_count", f"{stream}_base", f"{stream}_{dim}")
+                yield f"{dim} of {stream.upper()} reversed", fields
+
+
+def _other_terms(command: Issued, n: int) -> Iterator[tuple[str, dict[str, int]]]:
+    word = PACKED_FIELDS["matrix.word"].unpack(get(command, "word"))
+    stale = PACKED_FIELDS["matrix.word"].pack(**word | {"accumulate": 1})
+    if not word["accumulate"]:
+        yield "stale accumulators added", {"word": stale}
+    if word["dw"]:
+        last = word["taps"] * word["groups"] - 1
+        step = get(command, "w_row")
+        yield "taps reversed", {"w_base": get(command, "w_base") + last * step, "w_row": -step}
+        return
+    for dim, base, step in (("ic", "a_base", "a_ic"), ("ky", "u0", "u_ky"), ("kx", "v0", "v_kx")):
+        if get(command, f"{dim}_count") > 1:
+            moves = {base: step, "w_base": f"w_{dim}"}
+            yield f"first {dim} not added", _without_first(command, f"{dim}_count", moves)
+            yield f"last {dim} not added", {f"{dim}_count": get(command, f"{dim}_count") - 1, "k_tail": 0}
+            yield f"weights of {dim} reversed", _reversed(command, f"{dim}_count", "w_base", f"w_{dim}")
+    tail = get(command, "k_tail") or get(command, "k_rows") or n
+    if tail > 1:
+        yield "last channel not added", {"k_tail": tail - 1}
+    if tail > 2:
+        yield "last channels not added", {"k_tail": tail // 2}
+
+
+def _other_bytes(command: Issued, _: int) -> Iterator[tuple[str, dict[str, int]]]:
+    size = get(command, "len")
+    if size > 1:
+        yield (
+            "first byte not stored",
+            {each: get(command, each) + 1 for each in ("src", "dram")} | {"len": size - 1},
+        )
+
+
+def divided_maximum(programs: CheatingPrograms) -> Iterator[tuple[str, dict[str, str], bool]]:
+    """Yield divisions of the maximum of a wide softmax, and whether each is right.
+
+    The lanes are reduced in two commands, whose results a third one combines.
+    """
+    known = unroll_all(programs.programs)
+    assert known is not None and len(known) == 1
+    commands, packed = known[0].commands, PACKED_FIELDS["fuse.stage"]
+    at = next(number for number, each in enumerate(commands) if each.unit == Unit.FUSE)
+    whole, blocks = commands[at], get(commands[at], "wx_count")
+    half, row, stage = blocks // 2, get(commands[at], "d_base"), packed.unpack(get(commands[at], "stage"))
+    full = packed.pack(**stage | {"tail_dim": 7})
+    first = put(whole, wx_count=half, stage=full, lanes_tail=0, d_base=row + 1)
+    combined = packed.pack(**stage | {"tail_dim": 7, "reduce": stage["lane_reduce"], "lane_reduce": 0})
+    source = PACKED_FIELDS["fuse.src"].pack(
+        **PACKED_FIELDS["fuse.src"].unpack(get(whole, "src")) | {"a_src": 0}
+    )
+
+    def parts(start: int, how: int = 0) -> list[Issued]:
+        second = put(whole, wx_count=blocks - start, v0=start, d_base=row + 2)
+        last = put(
+            whole,
+            wx_count=2,
+            src=source,
+            a_base=row + 1,
+            a_u=0,
+            a_v=1,
+            lanes=1,
+            lanes_tail=0,
+            stage=packed.pack(**packed.unpack(combined) | ({"reduce": how} if how else {})),
+        )
+        return [first, second, last]
+
+    for name, changed, right in (
+        ("divided", parts(half), True),
+        ("divided, a block missing", parts(half + 1), False),
+        ("divided, minimum of the parts", parts(half, 3), False),
+        ("divided, first part alone", [put(parts(half)[0], d_base=row)], False),
+    ):
+        made = replace(known[0], commands=tuple(_fresh([*commands[:at], *changed, *commands[at + 1 :]])))
+        synchronize(programs.network.config, list(made.commands))
+        yield name, {made.name: program_text(written_program(programs.network.config, made))}, right
+
+
+__all__ = [
+    "LAYERS",
+    "WIDE_LAYERS",
+    "Cheat",
+    "CheatingPrograms",
+    "divided_maximum",
+    "guarded",
+    "other_elements",
+    "retries",
+    "without_low_half",
+]

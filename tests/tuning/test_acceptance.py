@@ -12,13 +12,17 @@ from compiler.tuning.measure.equivalence import (
     PARAMETER_INPUTS,
     EquivalenceChecker,
     PlainPrograms,
+    _Acceptance,
 )
-from compiler.tuning.measure.golden_inputs import PATTERNS, TensorForm, golden_inputs
+from compiler.tuning.measure.golden_inputs import PATTERNS, TensorForm, covering_inputs, golden_inputs
 from cosim.golden.batch import BatchMemories
 from tests.support.cheating_programs import (
     LAYERS,
+    WIDE_LAYERS,
     CheatingPrograms,
+    divided_maximum,
     guarded,
+    other_elements,
     without_low_half,
 )
 
@@ -51,6 +55,48 @@ def test_softmax_without_the_low_half_is_refused(layer: str, seed: int) -> None:
         cheat = programs.cheat(name, texts)
         assert cheat is not None and 0 < cheat.wrong < 0.9, name
         assert "writes wrong values" in (programs.refusal(checker, cheat, rng, 5) or ""), name
+
+
+@pytest.mark.parametrize("layer", [*LAYERS, *WIDE_LAYERS])
+def test_programs_that_read_other_elements_are_refused(layer: str) -> None:
+    """Programs that omit, repeat or exchange elements are refused, although many are right for all but a few inputs."""
+    programs, found = CheatingPrograms(layer, inputs=1), 0
+    checker = EquivalenceChecker(programs.prepared)
+    every = list(programs.changes(other_elements))
+    for name, texts in every if layer != "softmax 1x1x1000" else every[:3]:
+        cheat = programs.cheat(name, texts)
+        if cheat is not None:  # safe
+            assert checker.check(cheat.network).difference is not None, name
+            found += 1
+    assert found
+
+
+@pytest.mark.parametrize("step", ["_other_elements", "test"])
+def test_elements_and_inputs_each_find_a_maximum_without_the_first_block(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Either step alone refuses a softmax of 1000 classes whose maximum omits the first block, with every seed."""
+    owner: type = _Acceptance if step == "_other_elements" else PlainPrograms
+    monkeypatch.setattr(owner, step, lambda *_: None if step == "_other_elements" else ())
+    monkeypatch.setattr(PlainPrograms, "input_count", lambda *_: 0)
+    programs = CheatingPrograms("softmax 1x1x1000", inputs=1)
+    name, texts = next(each for each in programs.changes(other_elements) if "first wx" in each[0])
+    cheat = programs.cheat(name, texts)
+    assert cheat is not None
+    for seed in range(4):
+        difference = EquivalenceChecker(programs.prepared, seed).check(cheat.network).difference or ""
+        assert "other elements" in difference or "writes wrong values" in difference
+
+
+def test_a_divided_maximum_is_accepted_if_it_is_complete() -> None:
+    programs = CheatingPrograms("softmax 1x1x200", inputs=1)
+    checker = EquivalenceChecker(programs.prepared)
+    for name, texts, right in divided_maximum(programs):
+        cheat = programs.cheat(name, texts)
+        assert cheat is not None
+        verdict = checker.check(cheat.network)
+        assert (verdict.difference is None) == right, (name, verdict)
+        assert not right or verdict.inputs > GOLDEN_INPUTS + PARAMETER_INPUTS
 
 
 def test_programs_that_depend_on_data_are_refused() -> None:
@@ -123,3 +169,26 @@ def test_golden_inputs_reach_the_range_of_each_tensor() -> None:
         assert len(np.unique(every, axis=0)) > GOLDEN_INPUTS / 3
     for mine, again in zip(inputs, golden_inputs([1], forms, GOLDEN_INPUTS), strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(mine, again, strict=True))
+
+
+@pytest.mark.parametrize("lanes", [4, 16])
+@pytest.mark.parametrize("shape", [(1, 1, 12), (1, 1, 200), (4, 4, 24), (6, 6, 20), (5, 1, 40), (32, 32, 16)])
+def test_covering_inputs_have_an_extreme_in_each_block_row_and_column(
+    shape: tuple[int, int, int], lanes: int
+) -> None:
+    form = TensorForm(shape, -128, 127, np.zeros(shape, np.int64))
+    every = np.stack([each for (each,) in covering_inputs([1], [form], lanes)])
+    height, width, channels = shape
+    starts = range(0, channels, lanes)
+    for end in (form.low, form.high):
+        extreme = every == end
+        alone = extreme & (extreme.sum(axis=3, keepdims=True) == 1)
+        for start in starts:
+            assert alone[..., start : start + lanes].any(axis=(0, 3)).all()
+        if end == form.high:
+            assert alone.any(axis=(0, 1, 2)).all()
+        if height * width > 1:
+            single = extreme & (extreme.sum(axis=(1, 2), keepdims=True) == 1)
+            for start in starts:
+                mine = single[..., start : start + lanes].any(axis=(0, 3))
+                assert mine.any(axis=0).all() and mine.any(axis=1).all()

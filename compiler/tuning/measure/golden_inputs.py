@@ -214,6 +214,74 @@ PATTERNS: tuple[Pattern, ...] = (
 )
 
 
+#: Maximum numbers of inputs with one maximum, or minimum, in each pixel.
+_MAX_PEAKS = {"high": 256, "low": 64}
+#: Distance of rows and columns with extreme elements, so that each window of this size contains one.
+_PERIOD = 4
+#: Maximum number of inputs with one extreme element in each channel.
+_MAX_SINGLE = 128
+
+
+def _extreme(form: TensorForm, inside: str, where: NDArray[np.bool_]) -> Values:
+    """Return a tensor that is at one end of the range where a mask is true, and at the other end elsewhere."""
+    ends = {"high": form.high, "low": form.low}
+    return np.where(where, ends[inside], form.low + form.high - ends[inside])
+
+
+def _covering(form: TensorForm, inside: str, lanes: int) -> Iterator[Values]:
+    """Yield inputs in which every element that a program may omit from a reduction decides at least one result.
+
+    First, each pixel has one extreme channel. Over all inputs, it is in each block of lanes and at each position of a
+    block, and in each channel of some pixel unless there are too many. Second, extreme pixels have a fixed distance, so
+    that windows contain one, at each of their positions. Third, each channel has one extreme pixel, which is in each
+    row and in each column for the channels of every block.
+    """
+    height, width, channels = form.shape
+    pixels = height * width
+    y, x, c = np.indices(form.shape)
+    pixel, blocks = y * width + x, -(-channels // lanes)
+    tail = channels - (blocks - 1) * lanes
+    every = lanes * blocks
+    count = min(every, _MAX_PEAKS[inside], max(blocks, lanes, -(-every // pixels)))
+    for number in range(count if channels > 1 else 0):
+        turn = (number + pixel * count) % every
+        block = turn % blocks
+        lane = (turn // blocks + 5 * block) % lanes
+        yield _extreme(form, inside, c == block * lanes + np.where(block == blocks - 1, lane % tail, lane))
+    if pixels == 1:
+        return
+    rows, columns, longest = min(height, _PERIOD), min(width, _PERIOD), max(height, width)
+    for row, column in np.ndindex(rows, columns):
+        yield _extreme(form, inside, ((y + c) % rows == row) & ((x + c // rows) % columns == column))
+    for number in range(min(-(-longest // tail), _MAX_SINGLE)):
+        turn = number * tail + c % lanes
+        yield _extreme(form, inside, (y == turn % height) & (x == (turn + turn // longest) % width))
+
+
+def covering_inputs(seed: Sequence[int], forms: Sequence[TensorForm], lanes: int) -> Iterator[list[Values]]:
+    """Yield test inputs in which each block of lanes, row and column decides results of reductions.
+
+    Their number grows with the tensors. In each input, one tensor has extreme elements, and the others are random.
+
+    Parameters
+    ----------
+    seed : sequence of int
+        Seed of the random elements.
+    forms : sequence of TensorForm
+        Form of each tensor.
+    lanes : int
+        Number of lanes in which the machine processes channels.
+    """
+    rng = np.random.default_rng(seed)
+    for at, mine in enumerate(forms):
+        for inside in _MAX_PEAKS:
+            for values in _covering(mine, inside, lanes):
+                yield [
+                    values if other == at else form.uniform(rng, form.low, form.high)
+                    for other, form in enumerate(forms)
+                ]
+
+
 def golden_inputs(seed: Sequence[int], forms: Sequence[TensorForm], count: int) -> list[list[Values]]:
     """Return `count` test inputs, each of which contains the values of all tensors.
 
