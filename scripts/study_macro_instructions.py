@@ -246,7 +246,7 @@ def _print_others(others: list[OtherNetwork], macros: dict[str, MacroInstruction
             f"{1 - each.learned / each.static:.1%}",
             f"{each.changed} of {each.layers}",
             f"{len(each.macros)}",
-            f"{sum(macros[name].template is not None for name in each.macros if name in macros)}",
+            f"{sum(macros[name].templates for name in each.macros if name in macros)}",
         ]
         for each in others
     ]

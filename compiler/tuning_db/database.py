@@ -169,6 +169,10 @@ class TuningDatabase:
         """Return the result of this user's last trial of a schedule; None if there is none."""
         return trials.measured(self._rows, key, schedule)
 
+    def best_trial(self, key: EntryKey) -> trials.BestTrial | None:
+        """Return this user's valid trial of a network with the fewest cycles; None if there is none."""
+        return trials.best(self._rows, key)
+
     def trials(self, key: EntryKey) -> list[tuple[TrialEntry, bool]]:
         """Return all trials of a key in insertion order, each with a flag that is True for trials by this user."""
         return trials.of_key(self._rows, key)

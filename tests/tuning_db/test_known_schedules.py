@@ -20,7 +20,7 @@ from compiler.tuning_db.connection import MACROS, PROGRAMS
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import BestKeys, Entry, best_keys_of
 from compiler.tuning_db.known_schedules import KnownSchedule, KnownSchedules, known_schedules
-from compiler.tuning_db.macro_instructions import MacroInstruction
+from compiler.tuning_db.macro_instructions import MacroInstruction, MacroPart, Surroundings
 from compiler.tuning_db.session import DatabaseSession
 from hw.config import load_target
 from hw.errors import InputError
@@ -108,7 +108,7 @@ def test_environment_names_the_default_database(url, monkeypatch):
 
 
 def test_layers_are_shared_with_other_networks(url):
-    """A layer whose neighbours are the same needs no prediction; other layers must have fewer predicted cycles."""
+    """Layers with other neighbours need a predicted gain of more than twice its expected error."""
     store(url, network(1, 12, 4))
     other = compiler.compile(network(2, 8, 6), "n4", database=False)
     key = best_keys_of(other.graph, other.rounding, HardwareProfile(N4), UNLIMITED, "latency").plain  # type: ignore[arg-type]
@@ -124,10 +124,17 @@ def test_layers_are_shared_with_other_networks(url):
 
     # The layers are: 8 to first, first to 16, 16 to 20, 20 to 24, 24 to last. 16 to 20 has other neighbours in B.
     calls = []
-    assert found(lambda schedule: calls.append(schedule) or 0.0) == []
+    assert found(lambda schedule: calls.append(schedule) or {"all": (0.0, 0.0)}) == []
     assert calls, "the layers at the ends of the shared part need a prediction"
-    best = found(lambda schedule: -sum(layer.prefetch for layer in schedule.layers.values()))
-    assert best == [[2, 3]]
+    for error, expected in ((2.0, []), (0.1, [[2, 3]])):  # each of the two layers saves 3 cycles
+
+        def predict(schedule: Schedule, error: float = error) -> dict[str, tuple[float, float]]:
+            return {
+                name: (100.0 - 3 * layer.prefetch, error + layer.prefetch / 1e6)
+                for name, layer in schedule.layers.items()
+            }
+
+        assert found(predict) == expected
     compiled = compiler.compile(network(2, 8, 6), "n4", database=url)
     np.testing.assert_array_equal(outputs(compiled), outputs(other))
 
@@ -137,7 +144,7 @@ def test_layer_between_equal_neighbours_needs_no_prediction(url):
     other = compiler.compile(network(2, 12, 6), "n4", database=False)  # shares the first four layers
     known = known_schedules(TuningDatabase(url))
     assert known is not None
-    (found,) = known.find(other, HardwareProfile(N4), UNLIMITED, lambda schedule: 0.0)
+    (found,) = known.find(other, HardwareProfile(N4), UNLIMITED, lambda schedule: {"all": (0.0, 0.0)})
     assert [each.source == "database" for each in found.sources] == [True, True, True, False, False]
     compiled = compiler.compile(network(2, 12, 6), "n4", database=url)
     assert {0, 1, 2} <= set(from_database(compiled))
@@ -172,12 +179,14 @@ def test_schedule_that_does_not_compile_is_not_used(url, caplog):
     key = best_keys_of(static.graph, static.rounding, HardwareProfile(N4), UNLIMITED, "latency").plain
     info = static.infos[0]
     wrong = replace(static.schedule.layers[info.name], stream_channel_blocks=3)
+    layers = static.schedule.layers | {info.name: wrong}
     entry = MacroInstruction(
         key=replace(key, subgraph=info.shape),
-        schedule=wrong,
+        parts=(MacroPart(shape=info.shape, schedule=wrong),),
         machine="",
         before="",
         after=static.infos[1].shape,
+        context=Surroundings(static).context(0, 1, layers),
         network="a" * 64,
         cycles=1,
         static_cycles=2,
@@ -196,14 +205,16 @@ def test_schedule_that_does_not_compile_does_not_exclude_those_of_other_layers(u
     graph = network(2, 12, 6)
     static = compiler.compile(graph, "n4", database=False)
     assert static.graph is not None
-    info = static.infos[1]
+    info = static.infos[0]
     with TuningDatabase(url) as database:
         (entry,) = (each for each, _ in database.all_macros() if each.key.subgraph == info.shape)
         wrong = replace(static.schedule.layers[info.name], stream_channel_blocks=3)
-        database.put_macros([replace(entry, schedule=wrong, network="a" * 64, cycles=1)])
+        database.put_macros(
+            [replace(entry, parts=(replace(entry.parts[0], schedule=wrong),), network="a" * 64, cycles=1)]
+        )
     compiled = compiler.compile(graph, "n4", database=url)
-    assert {0, 2} <= {*from_database(compiled)}
-    assert compiled.sources[1].source == "static" and compiled.sources[1].subgraph == info.shape
+    assert 2 in from_database(compiled)
+    assert compiled.sources[0].source == "static" and compiled.sources[0].subgraph == info.shape
     np.testing.assert_array_equal(outputs(compiled), outputs(static))
 
 
@@ -235,16 +246,16 @@ def test_entries_are_cached_until_the_file_changes(tmp_path, monkeypatch):
     known = KnownSchedules(TuningDatabase(url), tmp_path / "known.db", max_networks=1)
     keys = [best_keys_of(static.graph, static.rounding, HardwareProfile(N4), UNLIMITED, "latency")]
     shapes = tuple(info.shape for info in static.infos)
-    found = known.entries(keys, shapes)
+    found = known.entries(keys, [], shapes)
     assert found.best is not None and len(found.macros) == len(shapes)
     with monkeypatch.context() as patch:
         patch.setattr(TuningDatabase, "best", lambda *_: pytest.fail("the database was read"))
-        assert known.entries(keys, shapes) is found
+        assert known.entries(keys, [], shapes) is found
     store(url, network(3, 8, 8))
-    assert known.entries(keys, shapes) is not found
+    assert known.entries(keys, [], shapes) is not found
     other = [BestKeys(*(replace(key, options="b" * 64) for key in each)) for each in keys]
-    assert known.entries(other, shapes).best is None  # evicts the first network
-    assert known.entries(keys, shapes) is not found
+    assert known.entries(other, [], shapes).best is None  # evicts the first network
+    assert known.entries(keys, [], shapes) is not found
 
 
 def test_file_of_an_earlier_release_has_no_layers(tmp_path):
@@ -256,9 +267,8 @@ def test_file_of_an_earlier_release_has_no_layers(tmp_path):
         MACROS.drop(connection)
     engine.dispose()
     compiled = compiler.compile(graph, "n4", database=file)
-    assert (
-        compiled.sources and from_database(compiled) == []
-    )  # the best program of the network is still found
+    assert from_database(compiled) == [0, 1, 2, 3, 4]  # the best program of the network is still found
+    assert {(each.proposer, each.macro) for each in compiled.sources} == {("coordinate", None)}
     with TuningDatabase(file, read_only=True) as database:
         assert database.macros([]) == [] and database.export(tmp_path / "out") == 1
 
