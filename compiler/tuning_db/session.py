@@ -433,7 +433,7 @@ class DatabaseSession:
         templates: Mapping[str, ProgramTemplate],
         proposers: Mapping[str, str],
     ) -> Iterator[MacroInstruction]:
-        """Yield a macro-instruction for each layer, or layers that were counted together, that take fewer cycles.
+        """Yield a macro-instruction for each layer, or layers that belong together, that take fewer cycles.
 
         At least one of the layers has a template or another schedule than the static compiler's. Layers that are fused
         differently are left out, since their static cycles are not known.
@@ -443,7 +443,7 @@ class DatabaseSession:
         layers = {layer.name: layer for layer in network.layers}
         surroundings = Surroundings(network)
         shapes = ["", *(each.shape for each in infos), ""]
-        for start, cycles, static in _segments(infos, result, baseline):
+        for start, cycles, static in _joined(list(_segments(infos, result, baseline))):
             here = infos[start : start + len(cycles.names)]
             if not all(each.shape and each.name in schedules for each in here) or len(here) > MAX_PARTS:
                 continue
@@ -485,9 +485,45 @@ class DatabaseSession:
             )
 
 
-def _segments(
-    infos: Sequence[LayerInfo], result: Measurement, baseline: Measurement
-) -> Iterator[tuple[int, LayerCycles, LayerCycles]]:
+#: Layers with their cycles: index of the first one, and cycles in the best and in the first measurement.
+_Segment = tuple[int, LayerCycles, LayerCycles]
+#: Least ratio of a layer's loss to an adjacent layer's gain at which the gain counts as moved cycles.
+_MOVED_SHARE = 0.1
+
+
+def _joined(segments: list[_Segment]) -> list[_Segment]:
+    """Join each segment that takes more cycles with the adjacent one that gained most, unless the loss is small.
+
+    A change may move cycles from a layer to the next one without saving them, for example by an earlier change of the
+    counter tag or by loads that a later layer waits for. Only the sum of both is then a gain.
+    """
+
+    def gain(number: int) -> int:
+        _, now, before = out[number]
+        return before.cycles - now.cycles
+
+    def partners(number: int) -> list[int]:
+        found = []
+        for other in (number - 1, number + 1):
+            if 0 <= other < len(out) and gain(other) > 0 and -gain(number) >= _MOVED_SHARE * gain(other):
+                first = min(number, other)
+                if out[first][0] + len(out[first][1].names) == out[first + 1][0]:
+                    found.append(other)
+        return found
+
+    out = list(segments)
+    while losing := [number for number in range(len(out)) if gain(number) < 0 and partners(number)]:
+        number = min(losing, key=gain)
+        first = min(number, max(partners(number), key=gain))
+        (start, *one), (_, *other) = out[first], out[first + 1]
+        now, before = (
+            LayerCycles(a.names + b.names, a.cycles + b.cycles, {}) for a, b in zip(one, other, strict=True)
+        )
+        out[first : first + 2] = [(start, now, before)]
+    return out
+
+
+def _segments(infos: Sequence[LayerInfo], result: Measurement, baseline: Measurement) -> Iterator[_Segment]:
     """Yield the smallest runs of adjacent layers whose cycles are known in both measurements.
 
     Each is given by the index of its first layer and its cycles in both measurements. Layers that one of the

@@ -387,7 +387,7 @@ def test_layers_that_were_not_improved_are_not_learned(url):
     names = [info.name for info in static.infos]
     layers = static.schedule.layers | {name: changed(static.schedule.layers[name]) for name in names[:3]}
     baseline = measurement(static, 100)
-    cycles = [90, 100, 110, 100, 100]
+    cycles = [90, 100, 110, 100, 100]  # the third layer loses, but not next to a gain
     each = tuple(LayerCycles((name,), count, {}) for name, count in zip(names, cycles, strict=True))
     result = replace(baseline, cycles=490, layers=each)
     with TuningDatabase(url) as database:
@@ -397,6 +397,30 @@ def test_layers_that_were_not_improved_are_not_learned(url):
     (macro,) = stored_macros(url)
     assert macro.layers == (names[0],) and macro.saved == 10
     assert from_database(compiler.compile(graph, "n4", database=url)) == [0, 1, 2]
+
+
+def test_gain_that_moved_to_the_next_layer_is_not_learned(url):
+    """Layers 0 and 1 only exchange cycles; 3 and 4 gain together, and the small loss of 2 does not count."""
+    graph = network(1, 12, 4)
+    prepared = ModelCompiler(graph, N4, CompileOptions(rounding="reference"))
+    static = prepared.network()
+    names = [info.name for info in static.infos]
+    layers = {name: changed(layer) for name, layer in static.schedule.layers.items()}
+    baseline, result = (
+        replace(together(static, *((1, count) for count in cycles)), floor=0)
+        for cycles in ([100, 100, 100, 100, 100], [50, 151, 102, 60, 110])
+    )
+    with TuningDatabase(url) as database:
+        session = DatabaseSession(database, prepared, HardwareProfile(N4), "latency", "coordinate")
+        schedule = replace(static.schedule, layers=layers)
+        assert session.put_best(schedule, result, result.cycles, prepared.network, baseline)
+    (macro,) = stored_macros(url)
+    assert macro.layers == tuple(names[3:]) and macro.saved == 30
+    compiled = compiler.compile(graph, "n4", database=url)
+    assert executed(compiled.sources, compiled.infos[3:4]) == [
+        (compiled.infos[3].shape, macro.name),
+        (use_of(macro.name), macro.name),
+    ]
 
 
 def together(compiled: CompiledNetwork, *groups: tuple[int, int]) -> Measurement:
