@@ -94,6 +94,16 @@ def _last(rows: SealedRows, connection: Connection, key: EntryKey, schedule: Any
     return None
 
 
+#: Query for a trial of a schedule that is not valid.
+_ANY_FAILED = (
+    select(TRIALS.c.id)
+    .where(*key_conditions(TRIALS), TRIALS.c.schedule == bindparam("schedule"), TRIALS.c.cycles.is_(None))
+    .limit(1)
+)
+#: Query for the valid trials of a key, the best first.
+_BEST = many(TRIALS).where(TRIALS.c.cycles.is_not(None)).order_by(TRIALS.c.cycles, TRIALS.c.id)
+
+
 class BestTrial(NamedTuple):
     """Best trial of a network: its schedule, its measurement, and the method that proposed it."""
 
@@ -107,15 +117,17 @@ def best(rows: SealedRows, key: EntryKey) -> BestTrial | None:
 
     A schedule whose last trial is not valid, for example because it failed in use, is skipped.
     """
-    query = many(TRIALS).where(TRIALS.c.cycles.is_not(None)).order_by(TRIALS.c.cycles, TRIALS.c.id)
 
     def work(connection: Connection) -> BestTrial | None:
-        for trial, trusted in matching(rows, connection, key, query):
+        for trial, trusted in matching(rows, connection, key, _BEST):
             schedule, result = trial.schedule, trial.result
             if not trusted or not isinstance(schedule, Schedule) or not isinstance(result, Measurement):
                 continue
-            last = _last(rows, connection, key, schedule)
-            if result.valid and isinstance(last, Measurement) and last.valid:
+            if not result.valid:
+                continue
+            given = json_codec.key_values(key) | {"schedule": name(schedule)}
+            last = _last(rows, connection, key, schedule) if connection.scalar(_ANY_FAILED, given) else result
+            if isinstance(last, Measurement) and last.valid:
                 return BestTrial(schedule, result, trial.method)
         return None
 
