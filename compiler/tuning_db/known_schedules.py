@@ -17,7 +17,7 @@ from compiler.runtime.stages import ProgramSource
 from compiler.schedule.program_override import ProgramTemplate
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning_db.connection import file_of
-from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.database import MAX_CYCLES, TuningDatabase
 from compiler.tuning_db.entries import BestKeys, EntryKey, best_keys_of, best_of, measured_key_of
 from compiler.tuning_db.macro_instructions import MacroInstruction, Surroundings
 from hw.errors import InputError
@@ -133,9 +133,10 @@ class _Best(NamedTuple):
         """
         programs = (best_of(database.best, each) for each in keys)
         first = next(programs)
-        trials = filter(None, map(database.best_trial, measured))
+        below = MAX_CYCLES if first is None else first.result.cycles
+        trials = filter(None, (database.best_trial(key, below) for key in measured))
         trial = min(trials, key=lambda each: each.result.cycles, default=None)
-        if trial is not None and (first is None or trial.result.cycles < first.result.cycles):
+        if trial is not None:
             return _Best(trial.schedule, trial.result, {"": trial.method})
         entry = next((each for each in (first, *programs) if each is not None), None)
         if entry is None or not isinstance(entry.schedule, Schedule):

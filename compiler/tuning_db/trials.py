@@ -100,8 +100,8 @@ _ANY_FAILED = (
     .where(*key_conditions(TRIALS), TRIALS.c.schedule == bindparam("schedule"), TRIALS.c.cycles.is_(None))
     .limit(1)
 )
-#: Query for the valid trials of a key, the best first.
-_BEST = many(TRIALS).where(TRIALS.c.cycles.is_not(None)).order_by(TRIALS.c.cycles, TRIALS.c.id)
+#: Query for the valid trials of a key with fewer cycles than a number, the best first.
+_BEST = many(TRIALS).where(TRIALS.c.cycles < bindparam("below")).order_by(TRIALS.c.cycles, TRIALS.c.id)
 
 
 class BestTrial(NamedTuple):
@@ -112,14 +112,14 @@ class BestTrial(NamedTuple):
     method: str
 
 
-def best(rows: SealedRows, key: EntryKey) -> BestTrial | None:
-    """Return this user's valid trial of a network with the fewest cycles; None if there is none.
+def best(rows: SealedRows, key: EntryKey, below: int) -> BestTrial | None:
+    """Return this user's valid trial of a network with the fewest cycles, less than `below`; None if there is none.
 
     A schedule whose last trial is not valid, for example because it failed in use, is skipped.
     """
 
     def work(connection: Connection) -> BestTrial | None:
-        for trial, trusted in matching(rows, connection, key, _BEST):
+        for trial, trusted in matching(rows, connection, key, _BEST, below=below):
             schedule, result = trial.schedule, trial.result
             if not trusted or not isinstance(schedule, Schedule) or not isinstance(result, Measurement):
                 continue
