@@ -172,7 +172,7 @@ class TuningDatabase:
         return trials.measured(self._rows, key, schedule)
 
     def best_trial(self, key: EntryKey, below: int = MAX_CYCLES) -> trials.BestTrial | None:
-        """Return this user's valid trial of a network with the fewest cycles, if they are less than `below`, else None."""
+        """Return this user's valid trial of a network with the fewest cycles, if less than `below`, else None."""
         return trials.best(self._rows, key, below)
 
     def trials(self, key: EntryKey) -> list[tuple[TrialEntry, bool]]:
