@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from compiler.schedule.program_override import ProgramTemplate
     from compiler.tuning.fusion.network_model import NetworkCostModel
     from compiler.tuning_db.database import TuningDatabase
-    from compiler.tuning_db.known_schedules import KnownSchedule
+    from compiler.tuning_db.known_schedules import KnownSchedule, LayerPredictions
 
 _log = logging.getLogger(__name__)
 
@@ -440,8 +440,8 @@ def _predictor(
     options: CompileOptions,
     conditions: HardwareProfile,
     store: ContentStore | None,
-) -> Callable[[Schedule], float]:
-    """Return a function that predicts the cycles of a model under a schedule.
+) -> "Callable[[Schedule], LayerPredictions]":
+    """Return a function that predicts the cycles of a model's layers under a schedule.
 
     It prepares the model at first use, and keeps predictions in `store`.
     """
@@ -458,15 +458,15 @@ def _predictor(
     file = model_path(conditions)
     changed = file.stat().st_mtime_ns if file.exists() else 0
 
-    def predict(schedule: Schedule) -> float:
+    def predict(schedule: Schedule) -> "LayerPredictions":
         key = name(version(), static.digest, conditions.key, changed, schedule)
         known = None if store is None else store.get(_PREDICTION, key)
         if known is not None:
-            return float(bytes(known))
-        cycles = model().predict(schedule).cycles
+            return {layer: (cycles, error) for layer, (cycles, error) in json.loads(bytes(known)).items()}
+        found = model().predict_layers(schedule)
         if store is not None:
-            store.put(_PREDICTION, key, repr(cycles).encode())
-        return cycles
+            store.put(_PREDICTION, key, json.dumps(found).encode())
+        return found
 
     return predict
 

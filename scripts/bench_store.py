@@ -31,7 +31,7 @@ from compiler.tuning_db.connection import file_of
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import BestKeys, Entry, EntryKey, TrialEntry, options_of, subgraph_of
 from compiler.tuning_db.known_schedules import KnownSchedules
-from compiler.tuning_db.macro_instructions import MacroInstruction
+from compiler.tuning_db.macro_instructions import MacroInstruction, MacroPart
 from compiler.tuning_db.program_cache import Placement, ProgramCache
 from compiler.util.progress import progress
 from compiler.util.tables import Column, figures, format_table
@@ -86,7 +86,7 @@ def measure(url: str, network: CompiledNetwork, proofs: ContentStore) -> tuple[i
         macros = [
             MacroInstruction(
                 key=replace(key, subgraph=info.shape),
-                schedule=network.schedule.layers[info.name],
+                parts=(MacroPart(shape=info.shape, schedule=network.schedule.layers[info.name]),),
                 machine=key.profile,
                 before="",
                 after="",
@@ -98,9 +98,9 @@ def measure(url: str, network: CompiledNetwork, proofs: ContentStore) -> tuple[i
         ]
         database.put_macros(macros)
         known = KnownSchedules(database, file_of(url), max_networks=0)
-        times.append(milliseconds(lambda: known.entries([BestKeys(key, key)], shapes)))
+        times.append(milliseconds(lambda: known.entries([BestKeys(key, key)], [key], shapes)))
         known = KnownSchedules(database, file_of(url))
-        times.append(milliseconds(lambda: known.entries([BestKeys(key, key)], shapes), 1001))
+        times.append(milliseconds(lambda: known.entries([BestKeys(key, key)], [key], shapes), 1001))
     times.append(milliseconds(lambda: TuningDatabase(url).close(), 11))
     return entry.bytes, times
 

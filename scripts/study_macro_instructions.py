@@ -172,15 +172,22 @@ def main() -> int:
     parser.add_argument("--method", default="edits", help="search method (default: %(default)s)")
     parser.add_argument("--target", default="n16", help="target (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the searches (default: %(default)s)")
+    parser.add_argument(
+        "--families",
+        nargs="+",
+        choices=FAMILIES,
+        default=[*FAMILIES],
+        help="families of networks (default: all)",
+    )
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     with TuningDatabase(args.folder / "macros.db") as database:
-        tuned = [_tuned(args, name, database) for name in FAMILIES]
+        tuned = [_tuned(args, name, database) for name in args.families]
         print(format_table([Column("tuned"), *figures("static", "best", "saved")], tuned))
         log = JsonlLog(args.folder / "others.jsonl")
         known = {each["name"]: each for each in log.read()}
         others = []
-        for name in FAMILIES:
+        for name in args.families:
             if name not in known:
                 known[name] = json.loads(json.dumps(asdict(_other(args, name, database))))
                 log.add(known[name])
@@ -246,7 +253,7 @@ def _print_others(others: list[OtherNetwork], macros: dict[str, MacroInstruction
             f"{1 - each.learned / each.static:.1%}",
             f"{each.changed} of {each.layers}",
             f"{len(each.macros)}",
-            f"{sum(macros[name].template is not None for name in each.macros if name in macros)}",
+            f"{sum(macros[name].templates for name in each.macros if name in macros)}",
         ]
         for each in others
     ]

@@ -128,20 +128,27 @@ def _document(database: "TuningDatabase", name: str, entries: _Entries) -> dict[
     """Return the JSON document of a macro-instruction."""
     first = entries[0][0]
     profiles = {each.conditions.key: each for each in database.profiles()}
+    uses = _uses(database, name, first, profiles)
     return {
         "name": name,
+        "subgraph": first.key.subgraph,
+        "from": first.model,
+        "cycles": first.cycles,
+        "saved_cycles": first.saved,
+        "used_by": list(dict.fromkeys(use["network"] for use in uses)),
         "ops": list(first.ops),
-        "operands": list(first.operands),
+        "operands": [operand for part in first.parts for operand in part.operands],
         "parameters": list(_PARAMETERS),
         "words": first.words,
-        "own_commands": first.template is not None,
+        "own_commands": first.templates,
         "proof": _proof(first),
         "rules": first.rules,
         "test_inputs": first.test_inputs,
         "measurements": [
             {
                 "network": macro.model,
-                "layer": macro.layer,
+                "layer": macro.layers[0],
+                "layers": list(macro.layers),
                 "machine": _machine(profiles.get(macro.key.profile)),
                 "cycles": macro.cycles,
                 "static_cycles": macro.static_cycles,
@@ -151,13 +158,13 @@ def _document(database: "TuningDatabase", name: str, entries: _Entries) -> dict[
             }
             for macro, trusted in entries
         ],
-        "uses": _uses(database, name, first, profiles),
+        "uses": uses,
     }
 
 
 def _proof(macro: "MacroInstruction") -> str:
     """Return how a macro-instruction was accepted; it is proved again for each network that uses it."""
-    if macro.template is None:
+    if not macro.templates:
         return "generated"
     return "tests" if macro.test_inputs else "symbols"
 
@@ -176,27 +183,34 @@ def _machine(profile: "Profile | None") -> dict[str, Any] | None:
 def _uses(
     database: "TuningDatabase", name: str, macro: "MacroInstruction", profiles: "dict[str, Profile]"
 ) -> list[dict[str, Any]]:
-    """Return the networks whose executions used a macro-instruction, with the least cycles with and without it."""
+    """Return the networks whose executions used a macro-instruction, with the least cycles with and without it.
+
+    The cycles are None if the layers share a counter tag with others in the network.
+    """
+    from compiler.tuning_db.macro_instructions import use_of
+
     found: dict[tuple[str, str], dict[str, int]] = {}
     for each in database.history(macro.key.subgraph):
         kind = "cycles" if each.macro == name else "static_cycles" if not each.macro else ""
         if kind and each.network:
             cycles = found.setdefault((each.network, each.key.profile), {})
             cycles[kind] = min(each.cycles, cycles.get(kind, each.cycles))
+    used = {each for each, cycles in found.items() if "cycles" in cycles}
+    used |= {(each.network, each.key.profile) for each in database.history(use_of(name)) if each.network}
     return [
         {
             "network": network,
             "machine": _machine(profiles.get(profile)),
-            "cycles": cycles["cycles"],
-            "static_cycles": cycles.get("static_cycles"),
+            "cycles": found.get((network, profile), {}).get("cycles"),
+            "static_cycles": found.get((network, profile), {}).get("static_cycles"),
         }
-        for (network, profile), cycles in found.items()
-        if "cycles" in cycles
+        for network, profile in sorted(used)
     ]
 
 
 def _saved(each: dict[str, Any]) -> str:
-    return "" if each["static_cycles"] is None else f"{each['static_cycles'] - each['cycles']:,}"
+    known = None not in (each["static_cycles"], each["cycles"])
+    return f"{each['static_cycles'] - each['cycles']:,}" if known else ""
 
 
 def _table(macros: list[dict[str, Any]]) -> str:
@@ -211,7 +225,7 @@ def _table(macros: list[dict[str, Any]]) -> str:
                 f"{first['static_cycles']:,}",
                 f"{first['cycles']:,}",
                 _saved(first),
-                f"{len({use['network'] for use in each['uses']})}",
+                f"{len(each['used_by'])}",
                 first["network"],
                 first["method"] if first["trusted"] else "imported",
             ]
@@ -250,7 +264,7 @@ def _description(document: dict[str, Any]) -> str:
             [Column("learned in"), Column("machine"), *figures("static", "cycles", "saved"), *_ORIGIN],
             [
                 [
-                    f"{each['network']}: {each['layer']}",
+                    f"{each['network']}: {', '.join(each['layers'])}",
                     _conditions(each["machine"]),
                     f"{each['static_cycles']:,}",
                     f"{each['cycles']:,}",
@@ -269,7 +283,7 @@ def _description(document: dict[str, Any]) -> str:
                     each["network"],
                     _conditions(each["machine"]),
                     "" if each["static_cycles"] is None else f"{each['static_cycles']:,}",
-                    f"{each['cycles']:,}",
+                    "" if each["cycles"] is None else f"{each['cycles']:,}",
                     _saved(each),
                 ]
                 for each in document["uses"]

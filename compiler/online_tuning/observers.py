@@ -23,8 +23,8 @@ from compiler.serving.request import RequestResult
 from compiler.serving.server import Server
 from compiler.serving.versions import Version
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import EntryKey, Execution
-from compiler.tuning_db.session import DatabaseSession, SampleMaker, key_of, layer_key_of
+from compiler.tuning_db.entries import EntryKey, Execution, measured_key_of
+from compiler.tuning_db.session import DatabaseSession, SampleMaker, executed, layer_key_of
 from compiler.util.progress import ProgressTask, log
 from compiler.util.tables import counted
 from hw.errors import WorkError
@@ -529,17 +529,14 @@ class ExecutionLog:
     def _executions(
         self, network: CompiledNetwork, samples: dict[tuple[str, ...], ProfileSample], dram: DramTiming
     ) -> list[Execution]:
-        """Return the executions of the network and of the layers with a counter tag of their own."""
+        """Return the executions of the network, and of layers as `executions_of` does."""
         assert network.graph is not None
         conditions = HardwareProfile(network.config, dram)
-        key = key_of(network.graph, network.rounding, conditions)
+        key = measured_key_of(network.graph, network.rounding, conditions)
         found = [_execution(network, key, list(samples.values()))]
-        macros = {each.layer: each.macro for each in network.sources}
         for names, sample in samples.items():
-            infos = self.profiler.infos[names]
-            if len(infos) == 1 and infos[0].shape:
-                own = layer_key_of(infos[0].shape, network.rounding, conditions)
-                macro = macros.get(infos[0].name) or ""
+            for subgraph, macro in executed(network.sources, self.profiler.infos[names]):
+                own = layer_key_of(subgraph, network.rounding, conditions)
                 found.append(replace(_execution(network, own, [sample]), macro=macro))
         return found
 

@@ -72,9 +72,12 @@ class ProgramSource:
     proposer : str or None
         Search method that proposed the schedule.
     cycles : int or None
-        Measured cycles of the layer under this schedule, possibly in another network.
+        Measured cycles of the layer under this schedule, possibly in another network. Of layers that were measured
+        together, the first has the cycles of all, and the others have None.
     macro : str or None
         Name of the learned macro-instruction (`mla isa`) from which the program of the layer was made.
+    group : tuple of str
+        Names of the layers that were measured together or belong to the macro-instruction; empty for a single layer.
     """
 
     layer: str
@@ -83,6 +86,7 @@ class ProgramSource:
     proposer: str | None = None
     cycles: int | None = None
     macro: str | None = None
+    group: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

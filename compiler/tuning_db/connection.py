@@ -89,9 +89,9 @@ EXECUTIONS = _entries(
     sa.Column("moment", sa.Float, nullable=False),
     found_by=("subgraph", "moment"),
 )
-#: Learned macro-instructions (`compiler.tuning_db.macro_instructions`), by the digest of the network of the search.
+#: Learned macro-instructions (`compiler.tuning_db.macro_instructions`), by the digest of their first layer.
 MACROS = _entries(
-    "macros",
+    "learned_macros",
     *_key(),
     sa.Column("network", sa.String(_DIGEST), nullable=False),
     found_by=("profile", "options", "subgraph"),

@@ -114,6 +114,8 @@ def _searched(rows: SealedRows, connection: Connection) -> list[SearchedModel]:
     return out
 
 
+#: Number above the cycles of all measurements.
+MAX_CYCLES = (1 << 63) - 1
 #: Maximum total size of stored programs in bytes.
 MAX_PROGRAMS_BYTES = 1 << 30
 
@@ -182,6 +184,10 @@ class TuningDatabase:
     def measured(self, key: EntryKey, schedule: AnySchedule) -> Result | None:
         """Return the result of this user's last trial of a schedule; None if there is none."""
         return trials.measured(self._rows, key, schedule)
+
+    def best_trial(self, key: EntryKey, below: int = MAX_CYCLES) -> trials.BestTrial | None:
+        """Return this user's valid trial of a network with the fewest cycles, if less than `below`, else None."""
+        return trials.best(self._rows, key, below)
 
     def trials(self, key: EntryKey) -> list[tuple[TrialEntry, bool]]:
         """Return all trials of a key in insertion order, each with a flag that is True for trials by this user."""

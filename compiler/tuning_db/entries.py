@@ -146,6 +146,8 @@ class Entry:
         Code of each accelerator stage, in order; the memory images are read-only.
     when : float
         Time at which the program was stored, in seconds since 1970 (UTC).
+    proposers : dict of str to str
+        Name of the search method that proposed the schedule of each changed layer, by name of the layer.
     """
 
     key: EntryKey
@@ -154,6 +156,7 @@ class Entry:
     result: Measurement
     codes: tuple[StageExecutable, ...]
     when: float = 0.0
+    proposers: dict[str, str] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -248,6 +251,35 @@ class Profile:
     trusted: bool = field(default=True, compare=False)
 
 
+def measured_key_of(
+    graph: Graph,
+    rounding: str,
+    conditions: HardwareProfile,
+    limits: MemoryLimits = UNLIMITED,
+    *,
+    stream: bool = False,
+) -> EntryKey:
+    """Return the key of a model's measurements and executions.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph of the model after all passes, with the batch size in its shapes.
+    rounding : str
+        Rounding mode from the compiler options.
+    conditions : HardwareProfile
+        Machine configuration and DRAM timing.
+    limits : MemoryLimits
+        Memory limits of the compilation, since the same schedule may compile to other programs under other limits.
+    stream : bool
+        True for measurements of back-to-back requests, which differ from measurements of single requests.
+    """
+    options: dict[str, object] = {"rounding": rounding}
+    if stream:
+        options["stream"] = True
+    return EntryKey(subgraph_of(graph), conditions.key, options_within(limits, **options))
+
+
 #: Version of the acceptance of program texts (`compiler.tuning.measure.equivalence`), which is part of the keys of
 #: schedules with texts: texts that earlier versions accepted are not used.
 ACCEPTANCE = 2
@@ -263,7 +295,7 @@ class BestKeys(NamedTuple):
 def best_keys_of(
     graph: Graph, rounding: str, conditions: HardwareProfile, limits: MemoryLimits, goal: str
 ) -> BestKeys:
-    """Return the keys of a model's best programs for a goal; the other parameters are those of `session.key_of`."""
+    """Return the keys of a model's best programs for a goal; the other parameters are those of `measured_key_of`."""
     subgraph, options = subgraph_of(graph), {"rounding": rounding, "goal": goal}
     plain, texts = (options_within(limits, **each) for each in (options, options | {"accepted": ACCEPTANCE}))
     return BestKeys(*(EntryKey(subgraph, conditions.key, each) for each in (plain, texts)))

@@ -11,23 +11,27 @@ from typing import NamedTuple
 
 from compiler.cache.content_store import ContentStore
 from compiler.options import MemoryLimits
-from compiler.profile.measurement import HardwareProfile
+from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.stages import LayerInfo, ProgramSource
+from compiler.runtime.stages import ProgramSource
 from compiler.schedule.program_override import ProgramTemplate
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning_db.connection import SHORT_TIMEOUT_S, file_of
-from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import BestKeys, Entry, best_keys_of, best_of
-from compiler.tuning_db.macro_instructions import MacroInstruction
+from compiler.tuning_db.database import MAX_CYCLES, TuningDatabase
+from compiler.tuning_db.entries import BestKeys, EntryKey, best_keys_of, best_of, measured_key_of
+from compiler.tuning_db.macro_instructions import MacroInstruction, Surroundings
 from hw.errors import InputError
 
 #: Goals whose best program may run by default, in the order of preference.
 _GOALS = ("latency", "throughput")
 #: Maximum number of networks whose entries are kept in memory.
 MAX_CACHED_NETWORKS = 256
-#: Number of equal neighbours of a layer whose macro-instruction is used without a prediction.
+#: Number of equal neighbours of layers whose macro-instruction is used without a prediction.
 _BOTH = 2
+#: Number of times that the predicted error is subtracted from a predicted gain.
+_SPREADS = 2
+#: Predicted cycles of each layer by name, with their expected errors.
+LayerPredictions = Mapping[str, tuple[float, float]]
 #: Maximum number of compilations by which the layers' schedules are found that do not compile with the others.
 _MAX_COMPILATIONS = 24
 
@@ -66,7 +70,8 @@ class KnownSchedule:
     def fitting(self, static: Schedule, compiles: Callable[[Schedule], bool]) -> "KnownSchedule | None":
         """Return the schedule with as many of its layers' schedules as compile together; None if no other remains.
 
-        Layers are added by halves, so that a single schedule that does not fit is found with few compilations.
+        Layers are added by halves, so that a single schedule that does not fit is found with few compilations. The
+        layers of one macro-instruction stay together.
 
         Parameters
         ----------
@@ -78,12 +83,14 @@ class KnownSchedule:
         changed = [name for name, layer in self.schedule.layers.items() if layer != static.layers.get(name)]
         if self.schedule.fusions != static.fusions or self.schedule.programs or compiles(self.schedule):
             return None
-        layers, groups, attempts = dict(static.layers), [changed], 0
+        together = {each.layer: each.group or (each.layer,) for each in self.sources}
+        units = list(dict.fromkeys(together.get(name, (name,)) for name in changed))
+        layers, groups, attempts = dict(static.layers), [units], 0
         while groups and attempts < _MAX_COMPILATIONS:
             group = groups.pop()
-            more = layers | {name: self.schedule.layers[name] for name in group}
+            more = layers | {name: self.schedule.layers[name] for unit in group for name in unit}
             attempts += 1
-            if group != changed and compiles(replace(self.schedule, layers=more)):
+            if group != units and compiles(replace(self.schedule, layers=more)):
                 layers = more
             elif len(group) > 1:
                 groups += [group[len(group) // 2 :], group[: len(group) // 2]]
@@ -100,10 +107,47 @@ class KnownSchedule:
         return KnownSchedule(replace(self.schedule, layers=layers), sources, templates, without)
 
 
-class _Found(NamedTuple):
-    """Entries of the database for a network: its best program, and the macro-instructions for its layers."""
+class _Best(NamedTuple):
+    """Best measured schedule of a network, and proposers of its layers; "" stands for all layers not named."""
 
-    best: Entry | None
+    schedule: Schedule
+    result: Measurement
+    proposers: Mapping[str, str]
+
+    @staticmethod
+    def of(
+        database: TuningDatabase, keys: Sequence[BestKeys], measured: Sequence[EntryKey]
+    ) -> "_Best | None":
+        """Return the best program for the first goal or, if it has fewer cycles, the best measured schedule.
+
+        A schedule may be measured without a stored program, since programs are not copied from other databases.
+
+        Parameters
+        ----------
+        database : TuningDatabase
+            Database that contains the entries.
+        keys : sequence of BestKeys
+            Keys of the network's best programs for each goal, in the order of preference.
+        measured : sequence of EntryKey
+            Keys of the network's measurements for the first goal.
+        """
+        programs = (best_of(database.best, each) for each in keys)
+        first = next(programs)
+        below = MAX_CYCLES if first is None else first.result.cycles
+        trials = filter(None, (database.best_trial(key, below) for key in measured))
+        trial = min(trials, key=lambda each: each.result.cycles, default=None)
+        if trial is not None:
+            return _Best(trial.schedule, trial.result, {"": trial.method})
+        entry = next((each for each in (first, *programs) if each is not None), None)
+        if entry is None or not isinstance(entry.schedule, Schedule):
+            return None
+        return _Best(entry.schedule, entry.result, entry.proposers)
+
+
+class _Found(NamedTuple):
+    """Entries of the database for a network: its best measured schedule, and the macro-instructions for its layers."""
+
+    best: "_Best | None"
     macros: tuple[MacroInstruction, ...]
 
 
@@ -129,13 +173,17 @@ class KnownSchedules:
         self._kept: OrderedDict[tuple[BestKeys, tuple[str, ...]], tuple[_FileState, _Found]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def entries(self, keys: Sequence[BestKeys], shapes: tuple[str, ...]) -> _Found:
-        """Return the best program for the first of several goals that has one, and macro-instructions for some shapes.
+    def entries(
+        self, keys: Sequence[BestKeys], measured: Sequence[EntryKey], shapes: tuple[str, ...]
+    ) -> _Found:
+        """Return the best schedule for the first of several goals that has one, and macro-instructions for some shapes.
 
         Parameters
         ----------
         keys : sequence of BestKeys
             Keys of the network's best programs for each goal, in the order of preference.
+        measured : sequence of EntryKey
+            Keys of the network's measurements for the first goal.
         shapes : tuple of str
             Digests of the network's layers.
         """
@@ -145,9 +193,7 @@ class KnownSchedules:
             if held is not None and state is not None and held[0] == state:
                 self._kept.move_to_end((keys[0], shapes))
                 return held[1]
-        best = next(
-            (entry for each in keys if (entry := best_of(self.database.best, each)) is not None), None
-        )
+        best = _Best.of(self.database, keys, measured)
         wanted = {replace(each.plain, subgraph=shape) for each in keys for shape in shapes if shape}
         found = _Found(best, tuple(self.database.macros(wanted)))
         with self._lock:
@@ -161,14 +207,15 @@ class KnownSchedules:
         network: CompiledNetwork,
         conditions: HardwareProfile,
         limits: MemoryLimits,
-        predict: Callable[[Schedule], float],
+        predict: Callable[[Schedule], LayerPredictions],
     ) -> list[KnownSchedule]:
         """Return schedules for a network that are better than its own according to measurements, the best first.
 
-        The best schedule of this network comes first. Otherwise, the network's own schedule is combined with the
-        macro-instructions for those layers that it shares with other networks, if both adjacent layers are the same as
-        in the network where they were measured, or if they reduce the predicted cycles. A combination with templates of
-        programs comes before the same one without.
+        The best measured schedule of this network comes first; if it is the network's own, nothing is returned.
+        Otherwise, the network's own schedule is combined with the macro-instructions for those layers that it shares
+        with other networks, if adjacent layers and context are the same as in the network where they were measured, or
+        if the predicted gain exceeds twice its expected error. A combination with templates of programs comes before
+        the same one without.
 
         Parameters
         ----------
@@ -179,18 +226,23 @@ class KnownSchedules:
         limits : MemoryLimits
             Memory limits of the compilation.
         predict : callable
-            Function that returns the predicted cycles of the network under a schedule.
+            Function that returns the predicted cycles of the network's layers under a schedule.
         """
         assert network.graph is not None
         keys = [best_keys_of(network.graph, network.rounding, conditions, limits, goal) for goal in _GOALS]
         infos = network.infos
-        found = self.entries(keys, tuple(info.shape for info in infos))
+        plain = measured_key_of(network.graph, network.rounding, conditions, limits)
+        measured = [plain, replace(plain, options=keys[0].texts.options)]
+        found = self.entries(keys, measured, tuple(info.shape for info in infos))
         out = []
-        if found.best is not None and isinstance(found.best.schedule, Schedule):
-            out.append(_of_network(network, found.best, found.best.schedule, found.macros))
-        matches = _matches(network, found.macros)
-        certain = {name: match.macro for name, match in matches.items() if match.neighbours == _BOTH}
-        likely = _likely(network, certain, matches, predict) if matches else {}
+        if found.best is not None:
+            if found.best.schedule == network.schedule:
+                return []  # measured, and at least as good as the other schedules that were measured
+            own = [each for each in found.macros if each.network == keys[0].plain.subgraph]
+            out.append(_of_network(network, found.best, own))
+        pool = _matches(network, found.macros)
+        certain = _certain(network, pool)
+        likely = _likely(network, certain, pool, predict) if pool else []
         for chosen in (likely, certain):
             if chosen:
                 out += _combined(network, chosen)
@@ -224,120 +276,214 @@ class KnownSchedules:
             for foreign in (False, True):
                 macros = self.database.macros(wanted, foreign=foreign)
                 others = [each for each in macros if foreign or each.network != key.subgraph]
-                matches = _matches(network, others)
+                pool = _matches(network, others)
                 for neighbours in (0, _BOTH):
-                    chosen = {
-                        name: each.macro for name, each in matches.items() if each.neighbours >= neighbours
-                    }
+                    chosen = _apart(each for each in pool if each.neighbours >= neighbours)
                     if chosen:
                         out += _combined(network, chosen)
         return [each for number, each in enumerate(out) if each not in out[:number]]
 
 
 class _Match(NamedTuple):
-    """Macro-instruction for a layer, the number of equal neighbours (at most two), and its relative gain."""
+    """Macro-instruction for adjacent layers, the number of equal neighbours (at most two), and its relative gain."""
 
     neighbours: int
     gain: float
+    names: tuple[str, ...]
+    start: int
     macro: MacroInstruction
 
+    @property
+    def schedules(self) -> dict[str, LayerSchedule]:
+        """Schedules of the layers by name."""
+        return {name: part.schedule for name, part in zip(self.names, self.macro.parts, strict=True)}
 
-def _matches(network: CompiledNetwork, macros: Iterable[MacroInstruction]) -> dict[str, _Match]:
-    """Return the best match of each layer that has one, by name.
+    @property
+    def templates(self) -> dict[str, ProgramTemplate]:
+        """Templates of the layers that have one, by name."""
+        parts = zip(self.names, self.macro.parts, strict=True)
+        return {name: part.template for name, part in parts if part.template is not None}
 
-    A macro-instruction that only contains the network's own schedule is no match.
+
+def _matches(network: CompiledNetwork, macros: Iterable[MacroInstruction]) -> list[_Match]:
+    """Return all matches of macro-instructions with layers: those with most equal neighbours and highest gain first.
+
+    A macro-instruction that saved nothing, or that only contains the network's own schedules, is no match.
     """
-    infos, own = network.infos, network.schedule.layers
-    by_shape: dict[str, list[MacroInstruction]] = {}
+    own = network.schedule.layers
+    names, shapes = [info.name for info in network.infos], ["", *(info.shape for info in network.infos), ""]
+    by_first: dict[str, list[MacroInstruction]] = {}
     for macro in macros:
-        by_shape.setdefault(macro.key.subgraph, []).append(macro)
-    shapes = ["", *(info.shape for info in infos), ""]
-    out = {}
-    for number, info in enumerate(infos):
-        before, after = shapes[number], shapes[number + 2]
-        matches = [
-            _Match(
-                (each.before == before) + (each.after == after),
-                each.saved / max(each.static_cycles, 1),
-                each,
-            )
-            for each in by_shape.get(info.shape, [])
-        ]
-        if matches and info.name in own:
-            best = max(matches, key=lambda match: match[:2])
-            if best.macro.template is not None or best.macro.schedule != own[info.name]:
-                out[info.name] = best
+        if macro.saved > 0:
+            by_first.setdefault(macro.parts[0].shape, []).append(macro)
+    out = []
+    for start, name in enumerate(names):
+        for macro in by_first.get(shapes[start + 1], []):
+            end = start + len(macro.parts)
+            here = tuple(names[start:end])
+            if shapes[start + 1 : end + 1] != [part.shape for part in macro.parts] or end > len(names):
+                continue
+            if not own.keys() >= set(here):
+                continue
+            neighbours = (macro.before == shapes[start]) + (macro.after == shapes[end + 1])
+            found = _Match(neighbours, macro.saved / max(macro.static_cycles, 1), here, start, macro)
+            if macro.templates or any(own[name] != schedule for name, schedule in found.schedules.items()):
+                out.append(found)
+    return sorted(out, key=lambda match: match[:2], reverse=True)
+
+
+def _apart(matches: Iterable[_Match]) -> list[_Match]:
+    """Return the matches without those that have a layer of an earlier one."""
+    out: list[_Match] = []
+    for each in matches:
+        if not any(set(each.names) & set(other.names) for other in out):
+            out.append(each)
     return out
+
+
+def _certain(network: CompiledNetwork, pool: Iterable[_Match]) -> list[_Match]:
+    """Return matches in the context in which they were measured, under the schedule that contains all of them."""
+    left = [each for each in pool if each.neighbours == _BOTH]
+    while True:
+        chosen = _apart(left)
+        wrong = [each for each in chosen if not _in_context(network, chosen, each)]
+        if not wrong:
+            return chosen
+        left = [each for each in left if each not in wrong]
+
+
+def _in_context(network: CompiledNetwork, chosen: Sequence[_Match], match: _Match) -> bool:
+    """Return True if the context of a match, under all chosen ones, is that in which it was measured."""
+    found = Surroundings(network).context(match.start, len(match.names), _schedule(network, chosen).layers)
+    return found == match.macro.context
 
 
 def _likely(
     network: CompiledNetwork,
-    certain: dict[str, MacroInstruction],
-    matches: Mapping[str, _Match],
-    predict: Callable[[Schedule], float],
-) -> dict[str, MacroInstruction]:
-    """Return the macro-instructions in `certain`, and those of other layers that each reduce the predicted cycles.
+    certain: list[_Match],
+    pool: Iterable[_Match],
+    predict: Callable[[Schedule], LayerPredictions],
+) -> list[_Match]:
+    """Return the matches in `certain`, and others whose gain exceeds twice the expected error of its prediction.
 
-    The prediction does not see the changes of a template, which therefore must only not raise it.
+    The prediction does not see the changes of a template, so that a template alone is used only in its context.
     """
-    chosen = dict(certain)
-    cycles = None
-    for name, match in matches.items():
-        if match.neighbours == _BOTH:
+    chosen, cycles = list(certain), None
+    for match in pool:
+        if len(_apart([*chosen, match])) == len(chosen):
+            continue
+        more = [*chosen, match]
+        if not any(network.schedule.layers[name] != each for name, each in match.schedules.items()):
             continue
         try:
             cycles = predict(_schedule(network, chosen)) if cycles is None else cycles
-            new = predict(_schedule(network, chosen | {name: match.macro}))
+            new = predict(_schedule(network, more))
         except InputError:
             continue
-        if new < cycles or (new == cycles and match.macro.template is not None):
-            chosen, cycles = chosen | {name: match.macro}, new
+        if _least_gain(cycles, new) > 0 and all(_in_context(network, more, each) for each in certain):
+            chosen, cycles = more, new
     return chosen
 
 
-def _schedule(network: CompiledNetwork, chosen: Mapping[str, MacroInstruction]) -> Schedule:
+def _least_gain(before: LayerPredictions, after: LayerPredictions) -> float:
+    """Return the predicted gain in cycles, less twice its expected error, from the layers whose prediction differs."""
+    changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
+    old, new = ([each[name] for name in changed if name in each] for each in (before, after))
+    gain = sum(cycles for cycles, _ in old) - sum(cycles for cycles, _ in new)
+    return gain - _SPREADS * sum(error**2 for _, error in (*old, *new)) ** 0.5
+
+
+def _schedule(network: CompiledNetwork, chosen: Iterable[_Match]) -> Schedule:
     """Return the network's own schedule with the schedules of some layers replaced."""
-    layers = network.schedule.layers | {name: macro.schedule for name, macro in chosen.items()}
+    layers = dict(network.schedule.layers)
+    for match in chosen:
+        layers |= match.schedules
     return replace(network.schedule, layers=layers)
 
 
-def _combined(network: CompiledNetwork, chosen: Mapping[str, MacroInstruction]) -> list[KnownSchedule]:
+def _combined(network: CompiledNetwork, chosen: Sequence[_Match]) -> list[KnownSchedule]:
     """Return the network's own schedule with macro-instructions: with their templates, if any, and without."""
-    own, plain = network.schedule.layers, {}
-    for name, macro in chosen.items():
-        if macro.schedule != own[name]:
-            plain[name] = replace(macro, template=None)
-    out = []
-    for each in (chosen, plain) if plain != chosen else (plain,):
-        templates = {name: macro.template for name, macro in each.items() if macro.template is not None}
-        sources, without = (
-            tuple(_source(info, macros.get(info.name)) for info in network.infos) for macros in (each, plain)
+    own = network.schedule.layers
+    plain = [
+        each._replace(
+            macro=replace(each.macro, parts=tuple(replace(part, template=None) for part in each.macro.parts))
         )
+        for each in chosen
+        if any(own[name] != schedule for name, schedule in each.schedules.items())
+    ]
+    out = []
+    for each in (chosen, plain) if any(match.macro.templates for match in chosen) else (plain,):
+        templates = {name: template for match in each for name, template in match.templates.items()}
+        sources, without = (_sources(network, matches) for matches in (each, plain))
         out.append(KnownSchedule(_schedule(network, each), sources, templates, without))
     return out
 
 
-def _of_network(
-    network: CompiledNetwork, best: Entry, schedule: Schedule, macros: Iterable[MacroInstruction]
-) -> KnownSchedule:
-    """Return the best schedule of a network, with the sources of its layers."""
-    own: dict[str, LayerSchedule] = network.schedule.layers
-    stored = {each.layer: each for each in macros if each.network == best.key.subgraph}
-    sources = []
+def _sources(network: CompiledNetwork, chosen: Iterable[_Match]) -> tuple[ProgramSource, ...]:
+    """Return the sources of a network's layers if some are executed by macro-instructions."""
+    found = {name: match for match in chosen for name in match.names}
+    out = []
     for info in network.infos:
-        layer, macro = schedule.layers.get(info.name), stored.get(info.name)
-        if macro is not None and (
-            macro.schedule != layer or (layer == own.get(info.name) and not macro.template)
-        ):
-            macro = None
-        sources.append(_source(info, macro))
-    return KnownSchedule(schedule, tuple(sources))
+        if info.name not in found:
+            out.append(ProgramSource(info.name, info.shape))
+            continue
+        names, macro = found[info.name].names, found[info.name].macro
+        cycles = macro.cycles if info.name == names[0] else None
+        group = names if len(names) > 1 else ()
+        out.append(
+            ProgramSource(info.name, info.shape, "database", macro.method or None, cycles, macro.name, group)
+        )
+    return tuple(out)
 
 
-def _source(info: LayerInfo, macro: MacroInstruction | None) -> ProgramSource:
-    if macro is None:
-        return ProgramSource(info.name, info.shape)
-    return ProgramSource(info.name, info.shape, "database", macro.method or None, macro.cycles, macro.name)
+def _of_network(network: CompiledNetwork, best: _Best, macros: Iterable[MacroInstruction]) -> KnownSchedule:
+    """Return the best schedule of a network, with the sources of its layers.
+
+    Parameters
+    ----------
+    network : CompiledNetwork
+        Network with the static compiler's schedule.
+    best : _Best
+        Best measured schedule.
+    macros : iterable of MacroInstruction
+        Macro-instructions that were learned in this network.
+    """
+    own, layers = network.schedule.layers, best.schedule.layers
+    stored = {
+        name: each
+        for each in macros
+        if all(layers.get(part.layer) == part.schedule for part in each.parts)
+        for name in each.layers
+    }
+    infos = {info.name: info for info in network.infos}
+    sources = []
+    for name in [
+        *(name for name in infos if name in layers),
+        *(name for name in layers if name not in infos),
+    ]:
+        info, macro = infos.get(name), stored.get(name)
+        shape = "" if info is None else info.shape
+        edited = info is not None and info.program in best.schedule.programs
+        if macro is None and layers[name] == own.get(name) and not edited:
+            sources.append(ProgramSource(name, shape))
+            continue
+        entry = next((each for each in best.result.layers if name in each.names), None)
+        names = () if entry is None else entry.names
+        group, cycles = names if macro is None else macro.layers, None if entry is None else entry.cycles
+        cycles = cycles if macro is None else macro.cycles
+        proposer = best.proposers.get(name) or (macro.method if macro else "") or best.proposers.get("")
+        sources.append(
+            ProgramSource(
+                name,
+                shape,
+                "database",
+                proposer or None,
+                cycles if group and name == group[0] else None,
+                macro.name if macro else None,
+                group if len(group) > 1 else (),
+            )
+        )
+    return KnownSchedule(best.schedule, tuple(sources))
 
 
 #: Modification time in nanoseconds and size of a database file and of its write-ahead log; None if unknown.

@@ -61,6 +61,7 @@ def to_bytes(entry: Entry) -> bytes:
         "result": json_codec.result_values(entry.result),
         "cost": entry.cost,
         "when": entry.when or time.time(),
+        "proposers": entry.proposers,
     }
     try:
         data = encode(values, entry.codes)
@@ -83,7 +84,16 @@ def read(data: bytes) -> Entry:
         result=result,
         codes=made,
         when=fields.number("when"),
+        proposers=_proposers(fields),
     )
+
+
+def _proposers(fields: Fields) -> dict[str, str]:
+    """Return the proposers of the layers' schedules, which entries of earlier versions do not name."""
+    found = fields.values.get("proposers", {})
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise ValueError("the proposers of a program must be texts")
+    return found
 
 
 def best(rows: SealedRows, key: EntryKey) -> Entry | None:

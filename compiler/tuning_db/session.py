@@ -1,7 +1,7 @@
 """View of the database for a schedule search of one model under fixed conditions."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from compiler.cache import digest
@@ -9,14 +9,12 @@ from compiler.cost.energy import energy_uj
 from compiler.cost.learned.features import RowMaker
 from compiler.cost.learned.model import CycleModel
 from compiler.cost.learned.online_model import LayerSample, samples_of
-from compiler.ir.graph import Graph
-from compiler.options import UNLIMITED, MemoryLimits
 from compiler.pipeline import ModelCompiler
 from compiler.profile.counters import CONFLICTS, bound
-from compiler.profile.measurement import HardwareProfile, Measurement, Rejected, Result
+from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement, Rejected, Result
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.run_report import Run, layers
-from compiler.runtime.stages import LayerInfo
+from compiler.runtime.stages import LayerInfo, ProgramSource
 from compiler.schedule.program_override import ProgramTemplate
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db.database import TuningDatabase
@@ -30,12 +28,19 @@ from compiler.tuning_db.entries import (
     best_keys_of,
     best_of,
     has_texts,
+    measured_key_of,
     options_of,
-    options_within,
-    subgraph_of,
 )
 from compiler.tuning_db.known_schedules import KnownSchedule, KnownSchedules
-from compiler.tuning_db.macro_instructions import MacroInstruction, operands_of
+from compiler.tuning_db.macro_instructions import (
+    MAX_PARTS,
+    MacroInstruction,
+    MacroPart,
+    Surroundings,
+    group_of,
+    operands_of,
+    use_of,
+)
 from compiler.tuning_db.model_versions import ModelVersion
 from compiler.tuning_db.program_cache import ProgramCache
 from hw.errors import InputError
@@ -46,35 +51,6 @@ _CANDIDATES = 64
 _MACHINES = 4
 
 
-def key_of(
-    graph: Graph,
-    rounding: str,
-    conditions: HardwareProfile,
-    limits: MemoryLimits = UNLIMITED,
-    *,
-    stream: bool = False,
-) -> EntryKey:
-    """Return the key of a model's measurements and executions.
-
-    Parameters
-    ----------
-    graph : Graph
-        Graph of the model after all passes, with the batch size in its shapes.
-    rounding : str
-        Rounding mode from the compiler options.
-    conditions : HardwareProfile
-        Machine configuration and DRAM timing.
-    limits : MemoryLimits
-        Memory limits of the compilation, since the same schedule may compile to other programs under other limits.
-    stream : bool
-        True for measurements of back-to-back requests, which differ from measurements of single requests.
-    """
-    options: dict[str, object] = {"rounding": rounding}
-    if stream:
-        options["stream"] = True
-    return EntryKey(subgraph_of(graph), conditions.key, options_within(limits, **options))
-
-
 def layer_key_of(shape: str, rounding: str, conditions: HardwareProfile) -> EntryKey:
     """Return the key of a layer's executions, given its digest (`compiler.cache.digest.shape_of`)."""
     return EntryKey(shape, conditions.key, options_of(rounding=rounding))
@@ -83,7 +59,8 @@ def layer_key_of(shape: str, rounding: str, conditions: HardwareProfile) -> Entr
 def executions_of(network: CompiledNetwork, run: Run, conditions: HardwareProfile) -> list[Execution]:
     """Return the executions of a network's layers in a run, as mean values per batch.
 
-    Layers that share a counter tag with others, or that did not run, are left out.
+    Layers that did not run are left out, and those that share a counter tag with others, except for executions of
+    macro-instructions.
 
     Parameters
     ----------
@@ -97,35 +74,64 @@ def executions_of(network: CompiledNetwork, run: Run, conditions: HardwareProfil
     if run.split is None:
         return []
     config, when = network.config, time.time()
-    macros = {each.layer: each.macro or "" for each in network.sources}
     by_tag: dict[int, list[tuple[LayerInfo, int]]] = {}
     for info, times in layers(network, run.runs, run.taken):
         by_tag.setdefault(info.tag, []).append((info, times))
     out = []
-    for tag, ((info, times), *others) in by_tag.items():
+    for tag, counted in by_tag.items():
+        infos, times = [info for info, _ in counted], counted[0][1]
         cycles = sum(run.split.by_tag[tag].values())
-        if others or not times or not cycles or not info.shape:
+        if not times or not cycles or any(each != times for _, each in counted):
             continue
         counts = run.counts[tag]
         moved = (counts["load_bytes"] + counts["store_bytes"]) / times
-        out.append(
-            Execution(
-                key=layer_key_of(info.shape, network.rounding, conditions),
-                when=when,
-                cycles=round(cycles / times),
-                utilization=info.floor.macs * times / (cycles * config.n**2),
-                where={cause: round(value / times) for cause, value in run.split.by_tag[tag].items()},
-                load_bytes=round(counts["load_bytes"] / times),
-                store_bytes=round(counts["store_bytes"] / times),
-                conflicts=round(sum(counts[name] for name in CONFLICTS) / times),
-                reuse=info.floor.macs / moved if moved else 0.0,
-                energy_uj=energy_uj(config, counts) / times,
-                bound=bound(run.split.by_tag[tag]),
-                network=network.name,
-                macro=macros.get(info.name, ""),
+        macs = sum(info.floor.macs for info in infos)
+        for subgraph, macro in executed(network.sources, infos):
+            out.append(
+                Execution(
+                    key=layer_key_of(subgraph, network.rounding, conditions),
+                    when=when,
+                    cycles=round(cycles / times),
+                    utilization=macs * times / (cycles * config.n**2),
+                    where={cause: round(value / times) for cause, value in run.split.by_tag[tag].items()},
+                    load_bytes=round(counts["load_bytes"] / times),
+                    store_bytes=round(counts["store_bytes"] / times),
+                    conflicts=round(sum(counts[name] for name in CONFLICTS) / times),
+                    reuse=macs / moved if moved else 0.0,
+                    energy_uj=energy_uj(config, counts) / times,
+                    bound=bound(run.split.by_tag[tag]),
+                    network=network.name,
+                    macro=macro,
+                )
             )
-        )
     return out
+
+
+def executed(sources: Iterable[ProgramSource], infos: Sequence[LayerInfo]) -> list[tuple[str, str]]:
+    """Return the digests under which an execution of layers with one counter tag is stored, each with its macro.
+
+    These are the digest of a single layer or of exactly the layers of a macro-instruction, and, for each one that was
+    counted with other layers or in parts, the digest of its uses (`use_of`).
+
+    Parameters
+    ----------
+    sources : iterable of ProgramSource
+        Sources of the schedules of the network's layers.
+    infos : sequence of LayerInfo
+        Layers that share the tag.
+    """
+    names = tuple(info.name for info in infos)
+    own = [each for each in sources if each.layer in names and each.macro]
+    whole = {each.macro or "" for each in own if (each.group or (each.layer,)) == names}
+    uses = [
+        (use_of(macro), macro)
+        for macro in dict.fromkeys(each.macro or "" for each in own)
+        if macro not in whole
+    ]
+    shapes = [info.shape for info in infos]
+    if (len(infos) > 1 and not whole) or not all(shapes):
+        return uses
+    return [(group_of(shapes), own[0].macro or "" if own else ""), *uses]
 
 
 #: Maximum number of trials of a network on which the cost model is retrained.
@@ -196,6 +202,9 @@ class DatabaseSession:
     ----------
     proposer_of : callable
         Function that returns the name of the method that proposed a schedule; by default, `method` for any schedule.
+    proposers_of : callable
+        Function that returns, for the best schedule of the search, the names of the methods that proposed the current
+        schedules of the changed layers, by name, and the texts of programs, by name of the program; by default, none.
     """
 
     def __init__(
@@ -211,11 +220,14 @@ class DatabaseSession:
         self.programs = programs or ProgramCache(database)
         self.database, self.conditions, self.method, self.seed = database, conditions, method, seed
         self.proposer_of: Callable[[Schedule], str] = lambda _schedule: self.method
+        self.proposers_of: Callable[[], tuple[Mapping[str, str], Mapping[str, str]]] = lambda: ({}, {})
         self.prepared = prepared
         rounding = prepared.options.rounding
         #: Keys of measurements, and of the best program.
         limits = prepared.options.limits
-        self.key = key_of(prepared.graph, rounding, conditions, limits, stream=str(goal) == "throughput")
+        self.key = measured_key_of(
+            prepared.graph, rounding, conditions, limits, stream=str(goal) == "throughput"
+        )
         self.best_keys = best_keys_of(prepared.graph, rounding, conditions, limits, str(goal))
         #: Key of refused programs, which does not depend on the timing of the DRAM or on the goal.
         self.refusal_key = replace(
@@ -319,7 +331,14 @@ class DatabaseSession:
         return best_of(self.programs.best, self.best_keys)
 
     def withdraw(self, schedule: Schedule) -> None:
-        """Delete the best program for the goal if it has a given schedule, which failed in use."""
+        """Delete the best program for the goal if it has a given schedule, which failed in use.
+
+        The schedule's measurement no longer counts, so that compilations and other searches do not use it either.
+        """
+        reason = Rejected("search", "the schedule was slower in use than measured, or failed")
+        self.database.add_measurement(
+            TrialEntry(key=self._measured_key(schedule), schedule=schedule, result=reason, method=self.method)
+        )
         for key in self.best_keys:
             held = self.programs.best(key)
             if held is not None and held.schedule == schedule:
@@ -354,19 +373,41 @@ class DatabaseSession:
         known = self.best()
         if known is not None and known.cost <= cost:
             if known.cost == cost and known.schedule == schedule:  # macro-instructions may have been removed
-                self._put_macros(compile_(schedule), result, baseline, compile_, templates_of)
+                self._put_macros(
+                    compile_(schedule), result, baseline, compile_, templates_of, known.proposers
+                )
             return False
-        network = compile_(schedule)
+        network, first = compile_(schedule), compile_(None)
+        proposers = self._proposers(network, first)
         key = self.best_keys.texts if schedule.programs else self.best_keys.plain
         held = self.programs.best(self.best_keys.plain)
         if held is not None and has_texts(held):
             self.programs.drop_best(held.key)  # its texts were accepted by an earlier version
         stored = self.programs.put_best(
-            Entry(key=key, schedule=schedule, cost=cost, result=result, codes=tuple(network.codes))
+            Entry(
+                key=key,
+                schedule=schedule,
+                cost=cost,
+                result=result,
+                codes=tuple(network.codes),
+                proposers=proposers,
+            )
         )
         if stored:
-            self._put_macros(network, result, baseline, compile_, templates_of)
+            self._put_macros(network, result, baseline, compile_, templates_of, proposers)
         return stored
+
+    def _proposers(self, network: CompiledNetwork, first: CompiledNetwork) -> dict[str, str]:
+        """Return the name of the method that proposed the schedule or program of each changed layer, by name."""
+        layers, programs = self.proposers_of()
+        whole, own = self.proposer_of(network.schedule), first.schedule.layers
+        out = {}
+        for info in network.infos:
+            if info.program in network.schedule.programs:
+                out[info.name] = programs.get(info.program) or layers.get(info.name) or whole
+            elif network.schedule.layers.get(info.name) != own.get(info.name):
+                out[info.name] = layers.get(info.name) or whole
+        return out
 
     def _put_macros(
         self,
@@ -375,11 +416,13 @@ class DatabaseSession:
         baseline: Measurement,
         compile_: Callable[[Schedule | None], CompiledNetwork],
         templates_of: Callable[[Schedule], Mapping[str, ProgramTemplate]],
+        proposers: Mapping[str, str],
     ) -> None:
-        """Store the macro-instructions of a network; the parameters are those of `put_best`."""
+        """Store the macro-instructions of a network; the parameters are those of `put_best`, and `Entry.proposers`."""
         templates = templates_of(network.schedule) if network.schedule.programs else {}
         first = compile_(None).schedule
-        self.database.put_macros(list(self._macros(network, first, result, baseline, templates)))
+        macros = self._macros(network, first, result, baseline, templates, proposers)
+        self.database.put_macros(list(macros))
 
     def _macros(
         self,
@@ -388,42 +431,128 @@ class DatabaseSession:
         result: Measurement,
         baseline: Measurement,
         templates: Mapping[str, ProgramTemplate],
+        proposers: Mapping[str, str],
     ) -> Iterator[MacroInstruction]:
-        """Yield a macro-instruction for each layer with a template or another schedule than the static compiler's.
+        """Yield a macro-instruction for each layer, or layers that belong together, that take fewer cycles.
 
-        Layers that are fused differently are left out, since their static cycles are not known.
+        At least one of the layers has a template or another schedule than the static compiler's. Layers that are fused
+        differently are left out, since their static cycles are not known.
         """
         infos, schedules = network.infos, network.schedule.layers
-        static, cycles = (
-            {name: each.cycles for each in measured.layers for name in each.names}
-            for measured in (baseline, result)
-        )
-        proposer = self.proposer_of(network.schedule)
-        shapes = ["", *(each.shape for each in infos), ""]
         words = {program.name: len(program.words) for code in network.codes for program in code.programs}
         layers = {layer.name: layer for layer in network.layers}
-        for number, each in enumerate(infos):
-            template, schedule = templates.get(each.name), schedules.get(each.name)
-            if not each.shape or schedule is None or each.name not in static.keys() & cycles.keys():
+        surroundings = Surroundings(network)
+        shapes = ["", *(each.shape for each in infos), ""]
+        for start, cycles, static in _joined(list(_segments(infos, result, baseline))):
+            here = infos[start : start + len(cycles.names)]
+            if not all(each.shape and each.name in schedules for each in here) or len(here) > MAX_PARTS:
                 continue
-            if template is None and schedule == first.layers.get(each.name):
+            changed = [
+                each.name
+                for each in here
+                if each.name in templates or schedules[each.name] != first.layers.get(each.name)
+            ]
+            if not changed or cycles.cycles >= static.cycles:
                 continue
-            yield MacroInstruction(
-                key=replace(self.best_keys.plain, subgraph=each.shape),
-                schedule=schedule,
-                template=template,
-                machine=digest.name(self.conditions.config),
-                before=shapes[number],
-                after=shapes[number + 2],
-                network=self.best_keys.plain.subgraph,
-                cycles=cycles[each.name],
-                static_cycles=static[each.name],
-                words=words.get(each.program, 0),
-                model=network.name,
-                layer=each.name,
-                ops=each.ops,
-                operands=operands_of(layers[each.name]),
-                test_inputs=0 if template is None else result.test_inputs,
-                rules=0 if template is None else ACCEPTANCE,
-                method=proposer,
+            parts = tuple(
+                MacroPart(
+                    shape=each.shape,
+                    schedule=schedules[each.name],
+                    template=templates.get(each.name),
+                    layer=each.name,
+                    ops=each.ops,
+                    operands=operands_of(layers[each.name]),
+                )
+                for each in here
             )
+            tested = any(part.template is not None for part in parts)
+            methods = dict.fromkeys(proposers.get(name, "") for name in changed)
+            yield MacroInstruction(
+                key=replace(self.best_keys.plain, subgraph=group_of([each.shape for each in here])),
+                parts=parts,
+                machine=digest.name(self.conditions.config),
+                before=shapes[start],
+                after=shapes[start + len(here) + 1],
+                context=surroundings.context(start, len(here), schedules),
+                network=self.best_keys.plain.subgraph,
+                cycles=cycles.cycles,
+                static_cycles=static.cycles,
+                words=sum(words.get(name, 0) for name in dict.fromkeys(each.program for each in here)),
+                model=network.name,
+                test_inputs=result.test_inputs if tested else 0,
+                rules=ACCEPTANCE if tested else 0,
+                method=", ".join(filter(None, methods)) or self.method,
+            )
+
+
+#: Layers with their cycles: index of the first one, and cycles in the best and in the first measurement.
+_Segment = tuple[int, LayerCycles, LayerCycles]
+#: Least ratio of a layer's loss to an adjacent layer's gain at which the gain counts as moved cycles.
+_MOVED_SHARE = 0.1
+
+
+def _joined(segments: list[_Segment]) -> list[_Segment]:
+    """Join each segment that takes more cycles with the adjacent one that gained most, unless the loss is small.
+
+    A change may move cycles from a layer to the next one without saving them, for example by an earlier change of the
+    counter tag or by loads that a later layer waits for. Only the sum of both is then a gain.
+    """
+
+    def gain(number: int) -> int:
+        _, now, before = out[number]
+        return before.cycles - now.cycles
+
+    def partners(number: int) -> list[int]:
+        found = []
+        for other in (number - 1, number + 1):
+            if 0 <= other < len(out) and gain(other) > 0 and -gain(number) >= _MOVED_SHARE * gain(other):
+                first = min(number, other)
+                if out[first][0] + len(out[first][1].names) == out[first + 1][0]:
+                    found.append(other)
+        return found
+
+    out = list(segments)
+    while losing := [number for number in range(len(out)) if gain(number) < 0 and partners(number)]:
+        number = min(losing, key=gain)
+        first = min(number, max(partners(number), key=gain))
+        (start, *one), (_, *other) = out[first], out[first + 1]
+        now, before = (
+            LayerCycles(a.names + b.names, a.cycles + b.cycles, {}) for a, b in zip(one, other, strict=True)
+        )
+        out[first : first + 2] = [(start, now, before)]
+    return out
+
+
+def _segments(infos: Sequence[LayerInfo], result: Measurement, baseline: Measurement) -> Iterator[_Segment]:
+    """Yield the smallest runs of adjacent layers whose cycles are known in both measurements.
+
+    Each is given by the index of its first layer and its cycles in both measurements. Layers that one of the
+    measurements does not contain are left out.
+    """
+    entries = [
+        {name: each for each in measured.layers for name in each.names} for measured in (result, baseline)
+    ]
+    start = 0
+    while start < len(infos):
+        names = {infos[start].name}
+        while any(
+            name in found and not names >= set(found[name].names) for name in names for found in entries
+        ):
+            names |= {
+                more for name in names for found in entries if name in found for more in found[name].names
+            }
+        here = tuple(info.name for info in infos[start : start + len(names)])
+        if set(here) == names and all(name in found for name in names for found in entries):
+            whole = (
+                LayerCycles(
+                    here,
+                    sum(each.cycles for each in {id(found[name]): found[name] for name in here}.values()),
+                    {},
+                )
+                for found in entries
+            )
+            now, before = whole
+            yield start, now, before
+            start += len(here)
+        else:
+            start += 1

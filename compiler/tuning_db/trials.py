@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, LargeBinary, Select, bindparam, cast, select
 
@@ -83,12 +83,52 @@ def own_networks(rows: SealedRows) -> dict[EntryKey, list[tuple[Schedule, Result
 
 def measured(rows: SealedRows, key: EntryKey, schedule: AnySchedule) -> Result | None:
     """Return the result of this user's last trial of a schedule; None if there is none."""
-    query = many(TRIALS).where(TRIALS.c.schedule == bindparam("schedule")).order_by(TRIALS.c.id.desc())
+    return rows.work(lambda connection: _last(rows, connection, key, schedule))
 
-    def work(connection: Connection) -> Result | None:
-        for trial, trusted in matching(rows, connection, key, query, schedule=name(schedule)):
-            if trusted and trial.schedule == schedule:
-                return trial.result
+
+def _last(rows: SealedRows, connection: Connection, key: EntryKey, schedule: AnySchedule) -> Result | None:
+    query = many(TRIALS).where(TRIALS.c.schedule == bindparam("schedule")).order_by(TRIALS.c.id.desc())
+    for trial, trusted in matching(rows, connection, key, query, schedule=name(schedule)):
+        if trusted and trial.schedule == schedule:
+            return trial.result
+    return None
+
+
+#: Query for a trial of a schedule that is not valid.
+_ANY_FAILED = (
+    select(TRIALS.c.id)
+    .where(*key_conditions(TRIALS), TRIALS.c.schedule == bindparam("schedule"), TRIALS.c.cycles.is_(None))
+    .limit(1)
+)
+#: Query for the valid trials of a key with fewer cycles than a number, the best first.
+_BEST = many(TRIALS).where(TRIALS.c.cycles < bindparam("below")).order_by(TRIALS.c.cycles, TRIALS.c.id)
+
+
+class BestTrial(NamedTuple):
+    """Best trial of a network: its schedule, its measurement, and the method that proposed it."""
+
+    schedule: Schedule
+    result: Measurement
+    method: str
+
+
+def best(rows: SealedRows, key: EntryKey, below: int) -> BestTrial | None:
+    """Return this user's valid trial of a network with the fewest cycles, less than `below`; None if there is none.
+
+    A schedule whose last trial is not valid, for example because it failed in use, is skipped.
+    """
+
+    def work(connection: Connection) -> BestTrial | None:
+        for trial, trusted in matching(rows, connection, key, _BEST, below=below):
+            schedule, result = trial.schedule, trial.result
+            if not trusted or not isinstance(schedule, Schedule) or not isinstance(result, Measurement):
+                continue
+            if not result.valid:
+                continue
+            given = json_codec.key_values(key) | {"schedule": name(schedule)}
+            last = _last(rows, connection, key, schedule) if connection.scalar(_ANY_FAILED, given) else result
+            if isinstance(last, Measurement) and last.valid:
+                return BestTrial(schedule, result, trial.method)
         return None
 
     return rows.work(work)

@@ -53,17 +53,21 @@ def test_db_show_counts_entries(mla, database):
     assert document["schema_version"] == 1
     assert (document["profiles"], document["trials"], document["programs"]) == (1, 3, 1)
     listed = json.loads(mla("isa", "list", "--db", database, "--json", "-").out)["macros"]
-    assert document["macros"] == len(listed) == 1
+    assert document["macros"] == len(listed)
     (searched,) = document["searched"]
     assert searched["trials"] == 3 and searched["machine"]["n"] == 4 and searched["cycles"] > 0
     text = mla("db", "show", "--db", database).out
-    assert "1 profile, 3 trials, 1 program, 1 macro-instruction, 0 executions" in text and "on n=4, " in text
+    macros = f"{len(listed)} macro-instruction{'' if len(listed) == 1 else 's'}"
+    assert f"1 profile, 3 trials, 1 program, {macros}, 0 executions" in text and "on n=4, " in text
 
 
 def test_export_and_import(mla, database, tmp_path):
     lines, other = tmp_path / "entries.jsonl", tmp_path / "other.db"
-    assert mla("db", "export", lines, "--db", database).out == "5 entries written\n"
-    assert mla("db", "import", lines, "--db", other).out == "5 entries added\n"
+    written = mla("db", "export", lines, "--db", database).out
+    assert (
+        written.endswith(" entries written\n") and int(written.split()[0]) >= 4
+    )  # a profile and three trials
+    assert mla("db", "import", lines, "--db", other).out == written.replace("written", "added")
     assert mla("db", "import", lines, "--db", other).out == "0 entries added\n"
     result = mla(
         *TUNE, "--trials", "2", "--db", other

@@ -1,6 +1,7 @@
 """Tests of `mla isa`."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ import compiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Execution
+from compiler.tuning_db.macro_instructions import use_of
 from compiler.tuning_db.session import layer_key_of
 from tests.support.learned import FIRST, OTHER, fill, prepared
 
@@ -37,6 +39,8 @@ def test_list_and_show(mla, database):
     (measured,) = each["measurements"]
     assert (measured["static_cycles"], measured["cycles"], measured["trusted"]) == (100, 90, True)
     assert measured["machine"]["n"] == 4 and measured["network"] == "point"
+    assert (each["from"], each["cycles"], each["saved_cycles"], each["used_by"]) == ("point", 90, 10, [])
+    assert len(each["subgraph"]) == 64
     text = mla("isa", "list", "--db", database).out
     assert each["name"] in text and "saved" in text
     text = mla("isa", "show", each["name"], "--db", database).out
@@ -61,7 +65,19 @@ def test_uses_are_shown_with_the_cycles_saved(mla, database):
             Execution(key=key, when=1.0, cycles=500, network="other"),
             Execution(key=key, when=2.0, cycles=450, network="other", macro=used.macro),
         )
-    (use,) = next(each for each in listed(mla, database) if each["name"] == used.macro)["uses"]
+        opened.add_execution(
+            Execution(
+                key=replace(key, subgraph=use_of(used.macro)),
+                when=1.0,
+                cycles=9,
+                network="third",
+                macro=used.macro,
+            )
+        )
+    found = next(each for each in listed(mla, database) if each["name"] == used.macro)
+    assert found["used_by"] == ["other", "third"]
+    use, shared = found["uses"]
+    assert shared["network"] == "third" and shared["cycles"] is None  # counted with other layers
     assert (use["network"], use["cycles"], use["static_cycles"]) == ("other", 450, 500)
     assert "450" in mla("isa", "show", used.macro, "--db", database).out
 

@@ -236,8 +236,8 @@ def _padded(text: str, rng: random.Random) -> str:
                 f"    set store.dram_z, {rng.randrange(64)}",
             ]
         )
-        # Fields are set only behind the last command, where no command uses them. The end of a loop is a line number.
-        lines.insert(end if "set" in line or "    loop " in text else rng.choice((start, end)), line)
+        # Fields are set only behind the last command, where no command uses them.
+        lines.insert(end if "set" in line else rng.choice((start, end)), line)
     return "\n".join(lines) + "\n"
 
 

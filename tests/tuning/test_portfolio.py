@@ -86,6 +86,31 @@ def test_portfolio_names_the_proposer_and_the_strategy_of_each_trial(slow: Measu
         }
 
 
+def test_each_layer_names_the_proposer_of_its_greatest_gain(slow: Measurer) -> None:
+    """One member halves the cycles by a layer's tiling; another one saves a cycle by a change of all layers."""
+    search = portfolio(slow, hpm=Scripted)
+    baseline, first = slow.baseline(), search.first
+    one, other = first.layers
+    steps = [
+        ("llm", {one: replace(first.layers[one], rows=2)}, 0.5),
+        ("edits", {other: replace(first.layers[other], rows=3)}, 0.4),
+        ("hpm", {other: replace(first.layers[other], rows=2)}, 0.3),
+    ]
+    schedule = first
+    for name, layers, share in steps:
+        schedule = replace(schedule, layers=schedule.layers | layers)
+        search._names[schedule.to_json()] = name
+        search.record(schedule, replace(baseline, cycles=round(share * baseline.cycles), floor=0))
+    assert search.proposers_of_best() == ({one: "llm", other: "hpm"}, {})  # the change of edits was replaced
+    whole = {name: replace(layer, prefetch=layer.prefetch + 1) for name, layer in schedule.layers.items()}
+    last = replace(schedule, layers=whole)
+    search._names[last.to_json()] = "coordinate"
+    search.record(last, replace(baseline, cycles=round(0.3 * baseline.cycles) - 1, floor=0))
+    assert search.proposers_of_best() == ({one: "llm", other: "hpm"}, {})
+    search.withdraw(last)
+    assert search.best.schedule == schedule
+
+
 def test_portfolio_is_as_good_as_its_members(slow: Measurer) -> None:
     for seed in range(2):
         alone = [tune(slow, method, 12, seed=seed).best.cost or 0.0 for method in ("hpm", "coordinate")]

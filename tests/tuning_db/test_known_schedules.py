@@ -13,15 +13,21 @@ from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.program_text import program_text
-from compiler.runtime.stages import ProgramSource
+from compiler.runtime.stages import Origin, ProgramSource
 from compiler.schedule.program_override import ProgramText, digest_of
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning_db.connection import MACROS, PROGRAMS
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import BestKeys, Entry, best_keys_of
+from compiler.tuning_db.entries import BestKeys, Entry, best_keys_of, subgraph_of
 from compiler.tuning_db.known_schedules import KnownSchedule, KnownSchedules, known_schedules
-from compiler.tuning_db.macro_instructions import MacroInstruction
-from compiler.tuning_db.session import DatabaseSession
+from compiler.tuning_db.macro_instructions import (
+    MacroInstruction,
+    MacroPart,
+    Surroundings,
+    group_of,
+    use_of,
+)
+from compiler.tuning_db.session import DatabaseSession, executed
 from hw.config import load_target
 from hw.errors import InputError
 from tests.support.graphs import Draft
@@ -108,7 +114,7 @@ def test_environment_names_the_default_database(url, monkeypatch):
 
 
 def test_layers_are_shared_with_other_networks(url):
-    """A layer whose neighbours are the same needs no prediction; other layers must have fewer predicted cycles."""
+    """Layers with other neighbours need a predicted gain of more than twice its expected error."""
     store(url, network(1, 12, 4))
     other = compiler.compile(network(2, 8, 6), "n4", database=False)
     key = best_keys_of(other.graph, other.rounding, HardwareProfile(N4), UNLIMITED, "latency").plain  # type: ignore[arg-type]
@@ -124,10 +130,17 @@ def test_layers_are_shared_with_other_networks(url):
 
     # The layers are: 8 to first, first to 16, 16 to 20, 20 to 24, 24 to last. 16 to 20 has other neighbours in B.
     calls = []
-    assert found(lambda schedule: calls.append(schedule) or 0.0) == []
+    assert found(lambda schedule: calls.append(schedule) or {"all": (0.0, 0.0)}) == []
     assert calls, "the layers at the ends of the shared part need a prediction"
-    best = found(lambda schedule: -sum(layer.prefetch for layer in schedule.layers.values()))
-    assert best == [[2, 3]]
+    for error, expected in ((2.0, []), (0.1, [[2, 3]])):  # each of the two layers saves 3 cycles
+
+        def predict(schedule: Schedule, error: float = error) -> dict[str, tuple[float, float]]:
+            return {
+                name: (100.0 - 3 * layer.prefetch, error + layer.prefetch / 1e6)
+                for name, layer in schedule.layers.items()
+            }
+
+        assert found(predict) == expected
     compiled = compiler.compile(network(2, 8, 6), "n4", database=url)
     np.testing.assert_array_equal(outputs(compiled), outputs(other))
 
@@ -137,7 +150,7 @@ def test_layer_between_equal_neighbours_needs_no_prediction(url):
     other = compiler.compile(network(2, 12, 6), "n4", database=False)  # shares the first four layers
     known = known_schedules(TuningDatabase(url))
     assert known is not None
-    (found,) = known.find(other, HardwareProfile(N4), UNLIMITED, lambda schedule: 0.0)
+    (found,) = known.find(other, HardwareProfile(N4), UNLIMITED, lambda schedule: {"all": (0.0, 0.0)})
     assert [each.source == "database" for each in found.sources] == [True, True, True, False, False]
     compiled = compiler.compile(network(2, 12, 6), "n4", database=url)
     assert {0, 1, 2} <= set(from_database(compiled))
@@ -172,12 +185,14 @@ def test_schedule_that_does_not_compile_is_not_used(url, caplog):
     key = best_keys_of(static.graph, static.rounding, HardwareProfile(N4), UNLIMITED, "latency").plain
     info = static.infos[0]
     wrong = replace(static.schedule.layers[info.name], stream_channel_blocks=3)
+    layers = static.schedule.layers | {info.name: wrong}
     entry = MacroInstruction(
         key=replace(key, subgraph=info.shape),
-        schedule=wrong,
+        parts=(MacroPart(shape=info.shape, schedule=wrong),),
         machine="",
         before="",
         after=static.infos[1].shape,
+        context=Surroundings(static).context(0, 1, layers),
         network="a" * 64,
         cycles=1,
         static_cycles=2,
@@ -196,14 +211,16 @@ def test_schedule_that_does_not_compile_does_not_exclude_those_of_other_layers(u
     graph = network(2, 12, 6)
     static = compiler.compile(graph, "n4", database=False)
     assert static.graph is not None
-    info = static.infos[1]
+    info = static.infos[0]
     with TuningDatabase(url) as database:
         (entry,) = (each for each, _ in database.all_macros() if each.key.subgraph == info.shape)
         wrong = replace(static.schedule.layers[info.name], stream_channel_blocks=3)
-        database.put_macros([replace(entry, schedule=wrong, network="a" * 64, cycles=1)])
+        database.put_macros(
+            [replace(entry, parts=(replace(entry.parts[0], schedule=wrong),), network="a" * 64, cycles=1)]
+        )
     compiled = compiler.compile(graph, "n4", database=url)
-    assert {0, 2} <= {*from_database(compiled)}
-    assert compiled.sources[1].source == "static" and compiled.sources[1].subgraph == info.shape
+    assert 2 in from_database(compiled)
+    assert compiled.sources[0].source == "static" and compiled.sources[0].subgraph == info.shape
     np.testing.assert_array_equal(outputs(compiled), outputs(static))
 
 
@@ -235,16 +252,16 @@ def test_entries_are_cached_until_the_file_changes(tmp_path, monkeypatch):
     known = KnownSchedules(TuningDatabase(url), tmp_path / "known.db", max_networks=1)
     keys = [best_keys_of(static.graph, static.rounding, HardwareProfile(N4), UNLIMITED, "latency")]
     shapes = tuple(info.shape for info in static.infos)
-    found = known.entries(keys, shapes)
+    found = known.entries(keys, [], shapes)
     assert found.best is not None and len(found.macros) == len(shapes)
     with monkeypatch.context() as patch:
         patch.setattr(TuningDatabase, "best", lambda *_: pytest.fail("the database was read"))
-        assert known.entries(keys, shapes) is found
+        assert known.entries(keys, [], shapes) is found
     store(url, network(3, 8, 8))
-    assert known.entries(keys, shapes) is not found
+    assert known.entries(keys, [], shapes) is not found
     other = [BestKeys(*(replace(key, options="b" * 64) for key in each)) for each in keys]
-    assert known.entries(other, shapes).best is None  # evicts the first network
-    assert known.entries(keys, shapes) is not found
+    assert known.entries(other, [], shapes).best is None  # evicts the first network
+    assert known.entries(keys, [], shapes) is not found
 
 
 def test_file_of_an_earlier_release_has_no_layers(tmp_path):
@@ -256,9 +273,8 @@ def test_file_of_an_earlier_release_has_no_layers(tmp_path):
         MACROS.drop(connection)
     engine.dispose()
     compiled = compiler.compile(graph, "n4", database=file)
-    assert (
-        compiled.sources and from_database(compiled) == []
-    )  # the best program of the network is still found
+    assert from_database(compiled) == [0, 1, 2, 3, 4]  # the best program of the network is still found
+    assert {(each.proposer, each.macro) for each in compiled.sources} == {("coordinate", None)}
     with TuningDatabase(file, read_only=True) as database:
         assert database.macros([]) == [] and database.export(tmp_path / "out") == 1
 
@@ -314,3 +330,202 @@ def test_texts_that_an_earlier_version_accepted_are_not_used(url):
         assert session.put_best(with_text, result, 1.5, prepared.network, baseline)  # accepted now
         best = session.best()
         assert best is not None and best.cost == 1.5 and best.schedule == with_text
+
+
+def stored_macros(url: str) -> list[MacroInstruction]:
+    with TuningDatabase(url) as database:
+        return [macro for macro, _ in database.all_macros()]
+
+
+def no_prediction(_: Schedule) -> dict[str, tuple[float, float]]:
+    """Return predictions that are the same for all schedules."""
+    return {"all": (1.0, 0.0)}
+
+
+def used(url: str, other: CompiledNetwork) -> list[list[int]]:
+    """Return the layers from the database in each known schedule of a network, if no gain is predicted."""
+    known = known_schedules(TuningDatabase(url))
+    assert known is not None
+    found = known.find(other, HardwareProfile(N4), UNLIMITED, no_prediction)
+    return [[number for number, each in enumerate(one.sources) if each.source == "database"] for one in found]
+
+
+@pytest.mark.parametrize(
+    ("layer", "field", "value", "left"),
+    [
+        (
+            1,
+            "on_chip",
+            False,
+            [0, 1],
+        ),  # the input of layer 2 comes from DRAM, and is not a result on the chip
+        (3, "same_program_as_previous", False, [0, 1]),
+        (3, "interleave", True, [0, 1]),
+        (3, "rows", 1, [0, 1, 2]),  # tilings of other layers are not part of the context
+    ],
+)
+def test_layer_in_another_context_is_not_used_without_a_prediction(url, layer, field, value, left):
+    """The network shares the first four layers with the tuned one, and one layer has another static schedule."""
+    store(url, network(1, 12, 4))
+    other = compiler.compile(network(2, 12, 6), "n4", database=False)
+    assert used(url, other) == [[0, 1, 2]]
+    name = other.infos[layer].name
+    layers = other.schedule.layers | {name: replace(other.schedule.layers[name], **{field: value})}
+    other = replace(other, schedule=replace(other.schedule, layers=layers))
+    if layer < 3:  # the tuned schedule of the layer itself would restore the field
+        with TuningDatabase(url) as database:
+            chosen = other.infos[layer].shape
+            database.drop_macros(lambda macro: macro.key.subgraph == chosen)
+        left = [number for number in left if number != layer]
+    assert used(url, other) == [left]
+
+
+def test_layers_that_were_not_improved_are_not_learned(url):
+    graph = network(1, 12, 4)
+    prepared = ModelCompiler(graph, N4, CompileOptions(rounding="reference"))
+    static = prepared.network()
+    names = [info.name for info in static.infos]
+    layers = static.schedule.layers | {name: changed(static.schedule.layers[name]) for name in names[:3]}
+    baseline = measurement(static, 100)
+    cycles = [90, 100, 110, 100, 100]  # the third layer loses, but not next to a gain
+    each = tuple(LayerCycles((name,), count, {}) for name, count in zip(names, cycles, strict=True))
+    result = replace(baseline, cycles=490, layers=each)
+    with TuningDatabase(url) as database:
+        session = DatabaseSession(database, prepared, HardwareProfile(N4), "latency", "coordinate")
+        schedule = replace(static.schedule, layers=layers)
+        assert session.put_best(schedule, result, 490, prepared.network, baseline)
+    (macro,) = stored_macros(url)
+    assert macro.layers == (names[0],) and macro.saved == 10
+    assert from_database(compiler.compile(graph, "n4", database=url)) == [0, 1, 2]
+
+
+def test_gain_that_moved_to_the_next_layer_is_not_learned(url):
+    """Layers 0 and 1 only exchange cycles; 3 and 4 gain together, and the small loss of 2 does not count."""
+    graph = network(1, 12, 4)
+    prepared = ModelCompiler(graph, N4, CompileOptions(rounding="reference"))
+    static = prepared.network()
+    names = [info.name for info in static.infos]
+    layers = {name: changed(layer) for name, layer in static.schedule.layers.items()}
+    baseline, result = (
+        replace(together(static, *((1, count) for count in cycles)), floor=0)
+        for cycles in ([100, 100, 100, 100, 100], [50, 151, 102, 60, 110])
+    )
+    with TuningDatabase(url) as database:
+        session = DatabaseSession(database, prepared, HardwareProfile(N4), "latency", "coordinate")
+        schedule = replace(static.schedule, layers=layers)
+        assert session.put_best(schedule, result, result.cycles, prepared.network, baseline)
+    (macro,) = stored_macros(url)
+    assert macro.layers == tuple(names[3:]) and macro.saved == 30
+    compiled = compiler.compile(graph, "n4", database=url)
+    assert executed(compiled.sources, compiled.infos[3:4]) == [
+        (compiled.infos[3].shape, macro.name),
+        (use_of(macro.name), macro.name),
+    ]
+
+
+def together(compiled: CompiledNetwork, *groups: tuple[int, int]) -> Measurement:
+    """Return a measurement in which runs of layers share a counter; each is given by its length and cycles."""
+    names, out = [info.name for info in compiled.infos], []
+    for length, cycles in groups:
+        out.append(LayerCycles(tuple(names[:length]), cycles, {}))
+        del names[:length]
+    assert not names
+    total = sum(cycles for _, cycles in groups)
+    return Measurement(total, tuple(out), energy_uj=1.0, dram_bytes=1, exact=True, floor=0)
+
+
+def store_group(url: str, graph: Graph) -> CompiledNetwork:
+    """Store a best schedule whose middle layers share a counter; statically, the last two of these share one."""
+    prepared = ModelCompiler(graph, N4, CompileOptions(rounding="reference"))
+    static = prepared.network()
+    layers = dict(static.schedule.layers)
+    for info in static.infos[1:4]:
+        layers[info.name] = replace(changed(layers[info.name]), own_counter_tag=info is static.infos[1])
+    baseline, result = (
+        together(static, (1, 100), (1, 0), (2, 200), (1, 100)),
+        together(static, (1, 100), (3, 150), (1, 100)),
+    )
+    with TuningDatabase(url) as database:
+        session = DatabaseSession(database, prepared, HardwareProfile(N4), "latency", "coordinate")
+        schedule = replace(static.schedule, layers=layers)
+        assert session.put_best(schedule, result, 350, prepared.network, baseline)
+    return static
+
+
+def test_layers_with_one_counter_are_one_macro_instruction(url):
+    graph = network(1, 12, 4)
+    static = store_group(url, graph)
+    (macro,) = stored_macros(url)
+    names = tuple(info.name for info in static.infos)
+    assert macro.layers == names[1:4] and (macro.static_cycles, macro.cycles) == (200, 150)
+    assert macro.key.subgraph == group_of([info.shape for info in static.infos[1:4]])
+    compiled = compiler.compile(graph, "n4", database=url)
+    assert [each.cycles for each in compiled.sources] == [None, 150, None, None, None]
+    assert {each.macro for each in compiled.sources[1:4]} == {macro.name}
+    assert all(each.group == names[1:4] for each in compiled.sources[1:4])
+
+
+def test_group_of_layers_is_used_as_a_whole(url):
+    store_group(url, network(1, 12, 4))
+    whole = compiler.compile(network(2, 12, 4), "n4", database=False)
+    assert used(url, whole) == [[1, 2, 3]]  # the same layers with other weights
+    part = compiler.compile(network(2, 12, 6), "n4", database=False)
+    assert used(url, part) == []  # the layer after the group differs
+    compiled = compiler.compile(network(2, 12, 4), "n4", database=url)
+    np.testing.assert_array_equal(outputs(compiled), outputs(whole))
+    infos = compiled.infos
+    assert [macro for _, macro in executed(compiled.sources, infos[:1])] == [""]
+    ((shape, macro),) = executed(compiled.sources, infos[1:4])
+    assert shape == group_of([info.shape for info in infos[1:4]]) and macro == stored_macros(url)[0].name
+    ((shape, macro),) = executed(compiled.sources, infos[1:])  # counted with another layer
+    assert shape == use_of(macro) and macro == stored_macros(url)[0].name
+
+
+def test_measured_schedule_of_a_network_wins_over_combinations(tmp_path):
+    """A merged database has measurements and macro-instructions of two users, but no programs."""
+    graph = network(1, 12, 4)
+    prepared = ModelCompiler(graph, N4, CompileOptions(rounding="reference"))
+    static = prepared.network()
+    urls = [f"sqlite:///{tmp_path / f'{user}.db'}" for user in range(2)]
+    schedules = []
+    for user, url in enumerate(urls):
+        name = static.infos[user].name
+        layers = static.schedule.layers | {name: changed(static.schedule.layers[name])}
+        schedules.append(replace(static.schedule, layers=layers))
+        with TuningDatabase(url) as database:
+            session = DatabaseSession(database, prepared, HardwareProfile(N4), "latency", "coordinate")
+            result, baseline = measurement(static, 90 - user), measurement(static, 100)
+            session.put(static.schedule, baseline)
+            session.put(schedules[user], result)
+            assert session.put_best(schedules[user], result, result.cycles, prepared.network, baseline)
+    merged = f"sqlite:///{tmp_path / 'merged.db'}"
+    with TuningDatabase(merged) as database:
+        for url in urls:
+            with TuningDatabase(url, read_only=True) as source:
+                database.merge(source)
+    compiled = compiler.compile(graph, "n4", database=merged)
+    assert compiled.schedule == schedules[1] and from_database(compiled) == [1]
+    assert compiled.sources[1].proposer == "coordinate"
+    with TuningDatabase(urls[0]) as database, TuningDatabase(urls[1], read_only=True) as source:
+        database.merge(source)  # a program with more cycles is not used either
+    assert compiler.compile(graph, "n4", database=urls[0]).schedule == schedules[1]
+    with TuningDatabase(merged) as database:
+        session = DatabaseSession(database, prepared, HardwareProfile(N4), "latency", "coordinate")
+        session.withdraw(schedules[1])
+        assert compiler.compile(graph, "n4", database=merged).schedule == schedules[0]
+        session.put(static.schedule, measurement(static, 50))
+    assert compiler.compile(graph, "n4", database=merged).schedule == static.schedule
+
+
+def test_network_from_the_cache_uses_its_best_schedule(url, tmp_path, monkeypatch):
+    """The layers' weights are tensors between other tensors, whose order is part of the network's key."""
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path / "cache"))
+    graph = network(1, 12, 4)
+    store(url, graph)
+    for origin in (Origin.COMPILED, Origin.CACHE):
+        static = compiler.compile(graph, "n4", database=False, cache=True)
+        assert static.origin is origin and static.graph is not None
+        assert subgraph_of(static.graph) == subgraph_of(
+            ModelCompiler(graph, N4, CompileOptions(rounding="reference")).graph
+        )
+        assert from_database(compiler.compile(graph, "n4", database=url, cache=True)) == [0, 1, 2, 3, 4]

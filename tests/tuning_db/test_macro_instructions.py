@@ -52,8 +52,8 @@ def stored(url: str) -> list[MacroInstruction]:
 def test_program_is_used_by_a_network_with_other_weights(url, tool):
     fill(url, tool=tool)
     known = {each.name: each for each in stored(url)}
-    assert any(each.template is not None for each in known.values())
-    assert all(each.test_inputs == 0 and each.rules for each in known.values() if each.template)
+    assert any(each.templates for each in known.values())
+    assert all(each.test_inputs == 0 and each.rules for each in known.values() if each.templates)
     network, static = compiled(url), compiled(False)
     used = macros_of(network)
     assert used and set(used) <= known.keys() and network.schedule.programs
@@ -79,7 +79,7 @@ def test_names_depend_on_program_and_subgraph_only(url, tool):
         assert {each.name for each, _ in database.all_macros()} > set(names)
     for macro in stored(url):
         assert macro_instructions.read(json.loads(json.dumps(macro_instructions.values(macro)))) == macro
-        assert macro.name.startswith("conv2d") and macro.operands[0].startswith("in i8 8x8x")
+        assert macro.name.startswith("conv2d") and macro.parts[0].operands[0].startswith("in i8 8x8x")
 
 
 def test_wrong_program_is_refused(url):
@@ -89,16 +89,18 @@ def test_wrong_program_is_refused(url):
     macros = stored(url)
     wrong = []
     for each in macros:
-        if each.template is not None:
-            first = each.template.commands
+        (part,) = each.parts
+        if part.template is not None:
+            first = part.template.commands
             commands = tuple(
                 TemplateCommand(
                     command.source, tuple(sorted({**dict(command.changes), "clip_hi": -40}.items()))
                 )
                 for command in first
             )
-            wrong.append(replace(each, template=replace(each.template, commands=commands)))
-            wrong.append(replace(each, template=replace(each.template, commands=first[:-1])))
+            for bad in (commands, first[:-1]):
+                template = replace(part.template, commands=bad)
+                wrong.append(replace(each, parts=(replace(part, template=template),)))
     for each in wrong:
         with TuningDatabase(url) as database:
             database.put_macros([each])

@@ -327,4 +327,8 @@ class PackageReader:
         for node in graph.nodes.values():
             if node.op == "onnx":
                 check_node(node, graph.ins(node), [graph.out(node)])
+        order = [typed(name, str, "name of a tensor") for name in values.get("order", graph.tensors)]
+        if len(order) != len(graph.tensors) or set(order) != graph.tensors.keys():
+            raise ValueError("the order of the tensors does not name each of them once")
+        graph.tensors = {name: graph.tensors[name] for name in order}
         return graph.finish([typed(name, str, "output") for name in values["outputs"]])

@@ -217,6 +217,7 @@ def _graph(put: _Put, folder: str, graph: Graph) -> dict[str, Any]:
         "name": graph.name,
         "tensors": [_tensor(tensor) for tensor in graph.tensors.values() if tensor.data is None],
         "constants": [_tensor(tensor) for tensor in constants],
+        "order": list(graph.tensors),  # part of the graph's digest
         "nodes": [
             [
                 node.name,

@@ -3,6 +3,7 @@
 import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Result
@@ -133,6 +134,41 @@ class SearchMethod(ABC):
     def proposer_of(self, schedule: Schedule) -> str:
         """Return the name of the method that proposed a schedule."""
         return self.name
+
+    def proposers_of_best(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the methods that proposed the parts of the best schedule that differ from the first one.
+
+        The first result has their names by layer, the second by program that has a text. Each field of a layer's
+        schedule counts for the trial since which all best trials have its value; the layer counts for the method whose
+        trials with fields of this layer brought the greatest gain.
+        """
+        owners: dict[str, dict[str, Trial]] = {}
+        gains: dict[int, float] = {}
+        programs: dict[str, str] = {}
+        first, best = self._bests[0].schedule.layers, self.best.schedule.layers
+        for before, trial in pairwise(self._bests):
+            gains[id(trial)] = (before.cost or 0.0) - (trial.cost or 0.0)
+            old, new = before.schedule, trial.schedule
+            for name, layer in new.layers.items():
+                fields, former = vars(layer), vars(old.layers[name]) if name in old.layers else {}
+                changed = {key for key, value in fields.items() if key not in former or former[key] != value}
+                owners.setdefault(name, {}).update(dict.fromkeys(changed, trial))
+            texts = {name for name, text in new.programs.items() if text != old.programs.get(name)}
+            programs.update(dict.fromkeys(texts, trial.proposer))
+        layers = {}
+        for name, fields in owners.items():
+            kept = {
+                id(trial): trial
+                for key, trial in fields.items()
+                if name in best
+                and (name not in first or getattr(first[name], key) != getattr(best[name], key))
+            }
+            gained: dict[str, float] = {}
+            for number, trial in kept.items():
+                gained[trial.proposer] = gained.get(trial.proposer, 0.0) + gains[number]
+            if gained:
+                layers[name] = max(gained, key=lambda each: gained[each])
+        return layers, programs
 
     @property
     def left_out(self) -> tuple[GeneratorFailure, ...]:

@@ -235,7 +235,7 @@ def make_method(
         )
         searcher.name = method if isinstance(method, str) else method.__qualname__
     if session is not None:
-        session.proposer_of = searcher.proposer_of
+        session.proposer_of, session.proposers_of = searcher.proposer_of, searcher.proposers_of_best
     return searcher
 
 
