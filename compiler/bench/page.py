@@ -183,7 +183,7 @@ def _bar(svg: Svg, y: float, result: Mapping[str, Any]) -> None:
     svg.text(16, y + 12, shortened(result["name"], _NAME - 8, 10), 10)
     x, cycles = 16 + _NAME, result["cycles"]
     for cause, colour in CAUSE_COLOURS.items():
-        count = result["where"][cause]
+        count = result["where"].get(cause, 0)  # results before throttling existed have no such cause
         if count:
             width = _BAR * count / cycles
             svg.box(

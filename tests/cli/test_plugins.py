@@ -150,7 +150,7 @@ def test_serve_uses_plugin(mla, module):
     )
     assert result.status == 0, result.err
     assert len([line for line in map(json.loads, result.out.splitlines()) if "index" in line]) == 2
-    tried = re.search(r"(\d+) candidates", result.err)
+    tried = re.search(r"(\d+) rejected candidate", result.err)
     assert tried is not None and int(tried[1]) >= 1, result.err
 
 

@@ -38,7 +38,7 @@ def test_report_of_rtl(mla, samples, tmp_path):
         "rtl",
         2,
     )
-    assert report["dram"] == {"latency": 100, "bytes_per_cycle": 16}
+    assert report["dram"] == {"latency": 100, "bytes_per_cycle": 16, "throttle": 0.0}
     assert set(report["where"]) == set(CAUSES)
     assert sum(report["where"].values()) == report["cycles"]
     assert sum(layer["cycles"] for layer in report["layers"]) == report["cycles"]
