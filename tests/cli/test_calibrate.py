@@ -25,7 +25,11 @@ def test_calibrate(mla, made_up, tmp_path, monkeypatch):
     assert result.status == 0, result.err
     found = json.loads(document.read_text())
     assert found["model"] == str(out) and found["bytes"] == out.stat().st_size
-    assert found["target"] == "n4" and found["dram"] == {"latency": 100, "bytes_per_cycle": 4.0}
+    assert found["target"] == "n4" and found["dram"] == {
+        "latency": 100,
+        "bytes_per_cycle": 4.0,
+        "throttle": 0.0,
+    }
     assert found["measured_now"] == 7 and found["mape"] == found["held_out"]["single"]["mape"]
     assert found["prediction_us"] > 0 and -1 <= found["spearman"] <= 1
     assert CycleModel.load(out).about["conditions"] == N4.key

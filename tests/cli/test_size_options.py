@@ -43,7 +43,7 @@ def test_dram_options_do_not_change_outputs(mla, complains, model: Path, tmp_pat
         report = json.loads(mla(*run, "--json", "-", *more).out)
         ran = json.loads(mla("run", package, "--device", "golden", "--target", "n4", "--json", "-").out)
         made.append(ran["outputs"])
-    assert report["dram"] == {"latency": 40, "bytes_per_cycle": 8, "used": True}
+    assert report["dram"] == {"latency": 40, "bytes_per_cycle": 8, "throttle": 0.0, "used": True}
     assert made[0] == made[1]
     complains(2, "must be an integer in 1..1000000", *run, "--dram-latency", 0)
 
