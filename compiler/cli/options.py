@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.util.files import check_output
 from compiler.util.progress import log
-from cosim.checks import MAX_THROTTLE
 from hw.config import DEFAULT_TARGET, target_names
 from hw.errors import InputError, shown
 
@@ -63,6 +62,8 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
 
 def _throttle(text: str) -> float:
     """Parse an argument: the share of the cycles in which the clock of the chip is stalled."""
+    from cosim.checks import MAX_THROTTLE  # needs numpy, without which `mla doctor` must run
+
     try:
         value = float(text)
     except ValueError:

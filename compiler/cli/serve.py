@@ -30,7 +30,6 @@ from compiler.cli.search import (
     targets_of,
 )
 from compiler.util.files import PACKAGE_SUFFIX, write_output, write_report
-from cosim.checks import MAX_THROTTLE
 from hw.errors import shown
 
 if TYPE_CHECKING:
@@ -261,6 +260,7 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
 def _change(text: str) -> "Change":
     """Parse an argument, `K:latency=CYCLES,bytes=RATE,throttle=SHARE`, in which fields may be omitted."""
     from compiler.online_tuning.serve import Change
+    from cosim.checks import MAX_THROTTLE
 
     at, _, rest = text.partition(":")
     pairs = [each.partition("=") for each in rest.split(",")]
