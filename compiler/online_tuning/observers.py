@@ -108,7 +108,7 @@ def in_words(event: Document) -> str:
     if kind == "drift":
         return f"drift {at}: from {event['usual_cycles']:,.0f} to {event['cycles']:,.0f} cycles"
     if kind == "conditions":
-        throttle = f", throttle {event['throttle']:g}" if event["throttle"] else ""
+        throttle = f", throttle {event['throttle']:g}" if event.get("throttle") else ""
         rate = f"{event['bytes_per_cycle']:g} bytes per cycle"
         return f"DRAM timing {at}: latency {event['latency']}, {rate}{throttle}"
     if kind == "retrained":
