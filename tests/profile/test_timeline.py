@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.profile.counters import MEANINGS
+from compiler.profile.counters import MEANINGS, THROTTLED
 from compiler.profile.perfetto_trace import Span, spans, trace_json
 from compiler.visualize.profile_page import joined, page
 from compiler.visualize.svg.svg import CAUSE_COLOURS, OKABE_ITO, hue
@@ -215,9 +215,11 @@ def test_page_supports_phones_and_dark_mode_and_has_a_key():
 
 
 def test_every_cause_has_a_meaning_and_a_colour_of_its_own():
-    assert tuple(MEANINGS) == CAUSES
-    assert len(set(CAUSE_COLOURS.values())) == len(CAUSES)
+    assert tuple(MEANINGS) == (*CAUSES, THROTTLED) == tuple(CAUSE_COLOURS)
+    assert len(set(CAUSE_COLOURS.values())) == len(MEANINGS)
     counted = [
-        c for cause, c in CAUSE_COLOURS.items() if cause not in ("wait_activations", "wait_accumulator")
+        c
+        for cause, c in CAUSE_COLOURS.items()
+        if cause not in ("wait_activations", "wait_accumulator", THROTTLED)
     ]
     assert set(counted) == {*OKABE_ITO.values(), "#c9c9c9"}

@@ -1,5 +1,6 @@
 """The model's schedules are ordered by their measurements if available, otherwise by the cost model's prediction."""
 
+import random
 from collections.abc import Iterator
 from itertools import zip_longest
 
@@ -13,7 +14,7 @@ from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import LayerSchedule
 from compiler.tuning.generators.generator import GeneratorTask
-from compiler.tuning.generators.schedule_generators import TilingGenerator
+from compiler.tuning.layer_space import spaces_of
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from tests.llm.lm_fixtures import POINTS
@@ -39,11 +40,14 @@ def task(measurer: Measurer) -> GeneratorTask:
 
 def distinct_schedules(task: GeneratorTask, name: str) -> list[LayerSchedule]:
     """Return up to six schedules of a layer that give different programs, starting with the current schedule."""
-    proposed = (task.schedule, *(candidate.schedule for candidate in TilingGenerator().propose(task)))
+    stages = task.prepared.lowered(task.schedule.fusions)
+    spaces = spaces_of(task.prepared.config, stages, task.conditions.dram, task.constraints.frozen_fields)
+    rng, now = random.Random(0), task.schedule.layers[name]
+    drawn = (spaces[name].draw(rng, now) for _ in range(20 if name in spaces else 0))
     found: dict[str, LayerSchedule] = {}
-    for schedule in proposed:
-        candidate = task.with_layers({name: schedule.layers[name]}, "test", "")
-        found.setdefault(task.prepared.network(candidate.schedule).digest, schedule.layers[name])
+    for layer in (now, *drawn):
+        candidate = task.with_layers({name: layer}, "test", "")
+        found.setdefault(task.prepared.network(candidate.schedule).digest, layer)
     return list(found.values())[:6]
 
 
