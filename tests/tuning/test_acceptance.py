@@ -114,7 +114,8 @@ def test_dead_instructions_before_a_loop_do_not_change_the_form(seed: int) -> No
     cheat = programs.cheat(name, texts)
     assert cheat is not None
     checker = EquivalenceChecker(programs.prepared)
-    assert "writes wrong values" in (programs.refusal(checker, cheat, rng, 4) or ""), name
+    refusal = programs.refusal(checker, cheat, rng, 4) or ""
+    assert "writes wrong values" in refusal or "from other elements" in refusal, name
 
 
 def test_refusals_of_other_checkers_are_known() -> None:
