@@ -216,7 +216,7 @@ def test_page_supports_phones_and_dark_mode_and_has_a_key():
 
 def test_every_cause_has_a_meaning_and_a_colour_of_its_own():
     assert tuple(MEANINGS) == (*CAUSES, THROTTLED) == tuple(CAUSE_COLOURS)
-    assert len(set(CAUSE_COLOURS.values())) == len(MEANINGS)
+    assert len(set(CAUSE_COLOURS.values())) == len(MEANINGS) and CAUSE_COLOURS[THROTTLED] == "#000000"
     counted = [
         c
         for cause, c in CAUSE_COLOURS.items()

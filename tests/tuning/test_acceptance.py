@@ -107,15 +107,19 @@ def test_programs_that_depend_on_data_are_refused() -> None:
     assert "must not depend on data" in (verdict.difference or "")
 
 
-def test_dead_instructions_before_a_loop_do_not_change_the_form(seed: int) -> None:
+def test_dead_instructions_before_a_loop_do_not_change_the_form(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The program sums to accumulators that nothing has written, and dead instructions move its loops."""
+    monkeypatch.setattr(
+        _Acceptance, "_other_elements", lambda *_: None
+    )  # only tests refuse it, and count its form
     rng, programs = random.Random(seed), CheatingPrograms("conv", "n4", inputs=1)
     name, texts = next(each for each in programs.changes() if each[0].endswith("matrix accumulate = 1"))
     cheat = programs.cheat(name, texts)
     assert cheat is not None
     checker = EquivalenceChecker(programs.prepared)
-    refusal = programs.refusal(checker, cheat, rng, 4) or ""
-    assert "writes wrong values" in refusal or "from other elements" in refusal, name
+    assert "writes wrong values" in (programs.refusal(checker, cheat, rng, 4) or ""), name
 
 
 def test_refusals_of_other_checkers_are_known() -> None:
