@@ -15,7 +15,7 @@ from compiler.profile.measurement import Measurement
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
 from compiler.serving.request import RequestResult
-from compiler.tuning.measure.equivalence import GoldenIO, GoldenModelReference
+from compiler.tuning.measure.golden_inputs import GoldenIO, GoldenModelReference
 from hw.config import MlaConfig
 from tests.support.small_network import OPTIONS
 

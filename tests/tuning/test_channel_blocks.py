@@ -11,7 +11,7 @@ from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.tuning.fusion.channel_streaming import channel_block_tilings, pooled_pairs
 from compiler.tuning.layer_space import LayerSpace, spaces_of
-from compiler.tuning.measure.equivalence import GoldenModelReference
+from compiler.tuning.measure.golden_inputs import GoldenModelReference
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.method import with_layer
 from hw.config import load_target

@@ -9,7 +9,7 @@ from compiler.ir.graph import Graph
 from compiler.options import DramTiming
 from compiler.profile.measurement import HardwareProfile, Measurement, Rejected
 from compiler.runtime.session import Session, dram_bytes
-from compiler.tuning.measure.equivalence import GoldenIO, GoldenModelReference
+from compiler.tuning.measure.golden_inputs import GoldenIO, GoldenModelReference
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.measure.throughput import measure_network
 from cosim.rtl.rtl_device import RtlDevice

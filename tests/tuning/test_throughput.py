@@ -12,7 +12,7 @@ from compiler.ir.graph import Graph
 from compiler.options import DramTiming
 from compiler.profile.measurement import HardwareProfile, Measurement, Rejected
 from compiler.serving.server import Server
-from compiler.tuning.measure.equivalence import GoldenIO, GoldenModelReference
+from compiler.tuning.measure.golden_inputs import GoldenIO, GoldenModelReference
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.measure.throughput import STREAM_INPUTS, measure_stream, stream_bytes
 from cosim.rtl.rtl_device import RtlDevice

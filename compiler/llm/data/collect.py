@@ -26,7 +26,7 @@ from compiler.tuning.calibration.collect import draw_network
 from compiler.tuning.edits.edit import Edit, EditError, apply_edits, draw_edits
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
 from compiler.tuning.layer_space import LayerSpace, spaces_of
-from compiler.tuning.measure.equivalence import GoldenModelReference
+from compiler.tuning.measure.golden_inputs import GoldenModelReference
 from compiler.tuning.measure.throughput import measure_network
 from compiler.tuning.search.method import with_layer
 from compiler.util.progress import building

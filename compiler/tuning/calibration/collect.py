@@ -29,7 +29,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import dram_bytes
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, chains, singles
-from compiler.tuning.measure.equivalence import GoldenModelReference
+from compiler.tuning.measure.golden_inputs import GoldenModelReference
 from compiler.tuning.measure.throughput import measure_network
 from compiler.util.files import parsed_line
 from compiler.util.progress import building, progress

@@ -1,4 +1,4 @@
-"""Reference inputs and outputs, and the acceptance of programs given as text: proofs and tests of equivalence."""
+"""Acceptance of programs given as text: proofs and tests of their equivalence to the compiler's programs."""
 
 import hashlib
 from collections import OrderedDict
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +18,11 @@ from compiler.layers.base import Layer
 from compiler.lowering.lower import LoweredNetwork
 from compiler.passes.index_bounds import index_bounds
 from compiler.pipeline import CompilationTrace, ModelCompiler
-from compiler.quantize.ranges import random_samples
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import PlacedStage, Session, dram_bytes
 from compiler.schedule.program_override import digest_of
 from compiler.schedule.schedule import Schedule
-from compiler.tuning.measure.golden_inputs import TensorForm, Values, covering_inputs, golden_inputs
+from compiler.tuning.measure.golden_inputs import Arrays, TensorForm, Values, covering_inputs, golden_inputs
 from compiler.validate.errors import ValidationError
 from cosim.golden import GoldenDevice
 from cosim.golden.batch import BatchMemories, MemoryImage
@@ -37,57 +35,6 @@ from hw.isa.commands import LOAD_WORD
 from hw.isa.enums import DTYPE_BYTES, Dtype, Space, Unit
 from hw.isa.micro_instruction import FORMS, Statistic, decode
 from hw.isa.program import Program
-
-Arrays = dict[str, NDArray]
-#: Maximum number of cached references, which all search methods in a comparison share.
-_MAX_CACHED = 64
-
-
-@dataclass(frozen=True)
-class GoldenIO:
-    """Inputs of a model with the expected outputs."""
-
-    inputs: Arrays
-    outputs: Arrays
-
-    def matches(self, outputs: Arrays) -> bool:
-        """Return True if the given outputs equal the expected outputs bit for bit."""
-        return all(np.array_equal(outputs[name], array) for name, array in self.outputs.items())
-
-
-class GoldenModelReference:
-    """Numbered random inputs of a model, with expected outputs computed by the golden model.
-
-    The golden model runs the static compiler's programs, so no candidate affects the expected outputs.
-
-    Parameters
-    ----------
-    network : CompiledNetwork
-        Network compiled under the static compiler's schedule.
-    seed : int
-        Seed of the random inputs.
-    """
-
-    def __init__(self, network: CompiledNetwork, seed: int = 0):
-        self.network, self.seed = network, seed
-        self._known: OrderedDict[int, GoldenIO] = OrderedDict()
-        self._lock = Lock()
-
-    def golden_io(self, number: int) -> GoldenIO:
-        """Return the inputs and outputs with index `number`; they depend only on this index and the seed."""
-        with self._lock:
-            if number not in self._known:
-                self._known[number] = self._make(number)
-                while len(self._known) > _MAX_CACHED:
-                    self._known.popitem(last=False)
-            return self._known[number]
-
-    def _make(self, number: int) -> GoldenIO:
-        assert self.network.graph is not None
-        seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0])
-        inputs = random_samples(self.network.graph, seed, 1)[0]
-        return GoldenIO(inputs, self.network(**inputs))
-
 
 #: Number of test inputs of a program with the model's parameters, besides those that cover reductions, and with random
 #: parameters.

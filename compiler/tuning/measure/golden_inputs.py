@@ -1,12 +1,20 @@
-"""Test inputs of programs: contents of tensors for which programs that omit or simplify work give wrong results."""
+"""Test inputs of networks, with outputs of the golden model, and of programs: contents of tensors for which programs
+that omit or simplify work give wrong results.
+"""
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.quantize.ranges import random_samples
+from compiler.runtime.compiled import CompiledNetwork
+
 Values = NDArray[np.int64]
+Arrays = dict[str, NDArray]
 
 
 @dataclass(frozen=True)
@@ -306,3 +314,53 @@ def golden_inputs(seed: Sequence[int], forms: Sequence[TensorForm], count: int) 
             ]
         )
     return out
+
+
+#: Maximum number of cached references, which all search methods in a comparison share.
+_MAX_CACHED = 64
+
+
+@dataclass(frozen=True)
+class GoldenIO:
+    """Inputs of a model with the expected outputs."""
+
+    inputs: Arrays
+    outputs: Arrays
+
+    def matches(self, outputs: Arrays) -> bool:
+        """Return True if the given outputs equal the expected outputs bit for bit."""
+        return all(np.array_equal(outputs[name], array) for name, array in self.outputs.items())
+
+
+class GoldenModelReference:
+    """Numbered random inputs of a model, with expected outputs computed by the golden model.
+
+    The golden model runs the static compiler's programs, so no candidate affects the expected outputs.
+
+    Parameters
+    ----------
+    network : CompiledNetwork
+        Network compiled under the static compiler's schedule.
+    seed : int
+        Seed of the random inputs.
+    """
+
+    def __init__(self, network: CompiledNetwork, seed: int = 0):
+        self.network, self.seed = network, seed
+        self._known: OrderedDict[int, GoldenIO] = OrderedDict()
+        self._lock = Lock()
+
+    def golden_io(self, number: int) -> GoldenIO:
+        """Return the inputs and outputs with index `number`; they depend only on this index and the seed."""
+        with self._lock:
+            if number not in self._known:
+                self._known[number] = self._make(number)
+                while len(self._known) > _MAX_CACHED:
+                    self._known.popitem(last=False)
+            return self._known[number]
+
+    def _make(self, number: int) -> GoldenIO:
+        assert self.network.graph is not None
+        seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0])
+        inputs = random_samples(self.network.graph, seed, 1)[0]
+        return GoldenIO(inputs, self.network(**inputs))

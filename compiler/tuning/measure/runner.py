@@ -11,7 +11,8 @@ from compiler.profile.measurement import HardwareProfile, Measurement, Rejected,
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import dram_bytes
 from compiler.schedule.schedule import Schedule
-from compiler.tuning.measure.equivalence import EquivalenceChecker, GoldenModelReference
+from compiler.tuning.measure.equivalence import EquivalenceChecker
+from compiler.tuning.measure.golden_inputs import GoldenModelReference
 from compiler.tuning.measure.throughput import STREAM_INPUTS, measure_network, measure_stream, stream_bytes
 from compiler.util.progress import building
 from cosim.device import SimulatorDiedError

@@ -10,7 +10,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session
 from compiler.serving.request import RequestResult as Served
 from compiler.serving.server import MAX_IN_FLIGHT, Server, serving_bytes
-from compiler.tuning.measure.equivalence import GoldenIO
+from compiler.tuning.measure.golden_inputs import GoldenIO
 from compiler.validate.errors import ValidationError
 from cosim.device import Device, DeviceTimeoutError
 from cosim.status import TrapError
