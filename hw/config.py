@@ -46,6 +46,8 @@ class MlaConfig:
     fuse_rate : int
         Number of cycles that the FUSE pipeline takes for one row: 1, 2, 4 or 8 (at most n). The pipeline has n /
         fuse_rate lanes.
+    reciprocal_units : int
+        Number of reciprocals and reciprocal roots that FUSE computes at the same time: a power of two in 1..16.
     tags : int
         Number of tags, each with a separate set of counters.
     loop_depth, call_depth : int
@@ -77,6 +79,7 @@ class MlaConfig:
     table_slots: int = 4
     line_depth: int = 256
     fuse_rate: int = 1
+    reciprocal_units: int = 8
     tags: int = 16
     loop_depth: int = 4
     call_depth: int = 4
@@ -110,6 +113,7 @@ class MlaConfig:
         self._check_power("param_slots", 4, 256)
         self._check_power("table_slots", 1, 8)
         self._check_power("line_depth", 32, 1024)
+        self._check_power("reciprocal_units", 1, 16)
         self._check_power("tags", 2, 64)
         self._check_power("max_burst", 4, 256)
         self._check_range("queue_depth", 2, 16)

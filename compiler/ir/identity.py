@@ -171,6 +171,7 @@ identity(
     "table_slots",
     "line_depth",
     "fuse_rate",
+    "reciprocal_units",
     "tags",
     "loop_depth",
     "call_depth",
@@ -183,9 +184,9 @@ identity("Unit", "LOAD", "MATRIX", "FUSE", "STORE")(Unit)
 identity("Space", "SP", "PARAM", "TABLE")(Space)
 identity("Dtype", "I8", "U8", "I16", "I32")(Dtype)
 identity("Rounding", "DOUBLE", "SINGLE", "EVEN", "AWAY")(Rounding)
-identity("Op", "PASS", "ADD", "SUB", "MUL", "SQUARE")(Op)
+identity("Op", "PASS", "ADD", "SUB", "MUL", "SQUARE", "MUL_SUB")(Op)
 identity("BSource", "NONE", "ACC", "SP")(BSource)
 identity("Requant", "OFF", "SLOT", "ROW", "IMM")(Requant)
 identity("Reduce", "NONE", "SUM", "MAX", "MIN")(Reduce)
-identity("Post", "NONE", "SCALE", "COUNT", "RECIP", "RSQRT")(Post)
+identity("Post", "NONE", "SCALE", "COUNT", "RECIP", "RSQRT", "ROW", "SLOT", "VAR_RSQRT")(Post)
 identity("Compare", "ALWAYS", "EQ", "NE", "LT", "GE", "LTU", "GEU")(Compare)

@@ -148,6 +148,8 @@ class FuseUnit(wiring.Component):
             writer.beat.eq(flow.o_beat.valid),
             writer.value.eq(flow.o),
             writer.changed.eq(flow.o_changed),
+            writer.pair.eq(flow.o_pair),
+            writer.root.eq(flow.o_root),
             writer.push.eq(issue.push),
             writer.descriptor.eq(issue.descriptor),
             issue.free.eq(writer.report.valid),

@@ -71,7 +71,7 @@ STABLE = {
     "Measurement": "cycles layers energy_uj dram_bytes exact floor test_inputs",
     "MlaConfig": (
         "n sp_bytes acc_bytes sp_banks acc_banks wis_words segments opcodes candidates queue_depth "
-        "param_slots table_slots line_depth fuse_rate tags loop_depth call_depth max_burst windows "
+        "param_slots table_slots line_depth fuse_rate reciprocal_units tags loop_depth call_depth max_burst windows "
         "serial_commands pipelined"
     ),
     "MoveLayer": "name nodes ops x y shapes macs batch copies constants",
@@ -80,7 +80,7 @@ STABLE = {
     "NormLayer": "name nodes ops x y shapes macs batch centred x_zp epsilon bias mult exponent power unit "
     "y_zp clip",
     "NodeLimit": "node share",
-    "Op": "PASS ADD SUB MUL SQUARE",
+    "Op": "PASS ADD SUB MUL SQUARE MUL_SUB",
     "Options": (
         "rounding schedule strict calibration seed offset batch batches skip keep_float int16 single dram limits "
         "fuse enable disable host keep_on_accelerator host_costs unroll"
@@ -94,7 +94,7 @@ STABLE = {
     "Phase": "conv offset",
     "Point": "shape ops",
     "PoolLayer": "name nodes ops x y shapes macs batch kernel strides pads average clip x_zp scaled",
-    "Post": "NONE SCALE COUNT RECIP RSQRT",
+    "Post": "NONE SCALE COUNT RECIP RSQRT ROW SLOT VAR_RSQRT",
     "ProgramText": "replaces text",
     "Quantization": "scale zero_point axis",
     "QuantizationReport": "samples measured random outputs tensors kept limits ranges",

@@ -15,7 +15,7 @@ def _word(rng: random.Random, unit: Unit, name: str, n: int) -> int:
     packed = PACKED_FIELDS[f"{unit.name.lower()}.{name}"]
     parts = {}
     for part in packed.fields:
-        legal = {"space": 2, "op": 4, "b_src": 2, "r_dtype": 2, "post": 4, "r_ls": 30, "table_slot": 0}.get(
+        legal = {"space": 2, "op": 5, "b_src": 2, "r_dtype": 2, "post": 7, "r_ls": 30, "table_slot": 0}.get(
             part.name, part.high
         )
         if "lane" in part.name and part.width == 5:
