@@ -148,6 +148,23 @@ class MlaConfig:
         return pipelined if self.pipelined else direct
 
     @property
+    def reciprocal_digits(self) -> int:
+        """Number of binary digits that a reciprocal unit computes in a cycle, limited by the clock period if
+        `pipelined`.
+        """
+        return 1 if self.pipelined else 2
+
+    def reciprocal_cycles(self, *, root: bool) -> float:
+        """Return the mean number of cycles from result to result of reciprocals, or of reciprocal roots, while all units
+        are in use.
+        """
+        # A quotient has 31 digits and a root 32; other cycles accept, normalize and return a number.
+        cycles = 7 - (-31 // self.reciprocal_digits)
+        if root:
+            cycles += 1 + 32 // self.reciprocal_digits
+        return cycles / self.reciprocal_units
+
+    @property
     def sp_rows(self) -> int:
         """Number of scratchpad rows of n bytes."""
         return self.sp_bytes // self.n

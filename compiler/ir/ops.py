@@ -385,7 +385,7 @@ OPS: dict[str, Spec] = {
         (1, 1),
         "softmax of beta * x along the last axis of 8-bit integers, with exponentials of 16 bits from one table or of "
         "more bits from two, relative to the maximum of the row if `centred`, otherwise to the type's largest integer",
-        {"axis": "int", "beta": "real", "tables": "positive", "centred": "bool"},
+        {"axis": "int", "beta": "real"},
         last_axis=True,
         batch=BatchRule.AXIS,
     ),

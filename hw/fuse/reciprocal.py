@@ -8,27 +8,6 @@ from hw.config import MlaConfig
 
 _DIGITS = 31
 _ROOT_DIGITS = 32
-#: Cycles in addition to those of the digits: to accept the operand, to normalize it and to return the result; for a
-#: root, also to exchange the operand of the division.
-_OTHER, _OTHER_OF_ROOT = 7, 8
-
-
-def digits_per_cycle(config: MlaConfig) -> int:
-    """Return the number of digits that a unit computes in a cycle, limited by the clock frequency if `pipelined`."""
-    return 1 if config.pipelined else 2
-
-
-def reciprocal_latency(config: MlaConfig, *, root: bool) -> int:
-    """Return the number of cycles for which an operand occupies a unit."""
-    digits = digits_per_cycle(config)
-    divide = -(-_DIGITS // digits)
-    return divide + (_ROOT_DIGITS // digits + _OTHER_OF_ROOT if root else _OTHER)
-
-
-def reciprocal_interval(config: MlaConfig, *, root: bool) -> float:
-    """Return the mean number of cycles from result to result if all units are in use."""
-    return reciprocal_latency(config, root=root) / config.reciprocal_units
-
 
 class Reciprocal(wiring.Component):
     """Computes recip(x) and rsqrt(x) of docs/machine.md as a multiplier and an exponent.
@@ -36,7 +15,7 @@ class Reciprocal(wiring.Component):
     x is normalized in binary steps; then its square root (for rsqrt) and the quotient are computed, some bits per
     cycle, with a shared remainder register. A value x < 1 is treated as 1.
 
-    Latency: `reciprocal_latency` - 1 cycles from `start` to `done`. Throughput: one result at a time.
+    Latency: 6 + 31 / digits cycles, rounded up, from `start` to `done`; 1 + 32 / digits more for rsqrt. Throughput: one result at a time.
 
     Parameters
     ----------
@@ -167,7 +146,7 @@ class Reciprocal(wiring.Component):
 class Reciprocals(wiring.Component):
     """`reciprocal_units` units that compute reciprocals in turn; results are returned in the order of the operands.
 
-    Latency: that of a unit. Throughput: one result per `reciprocal_interval`.
+    Latency: that of a unit. Throughput: one result per `MlaConfig.reciprocal_cycles` cycles.
 
     Parameters
     ----------
@@ -207,7 +186,7 @@ class Reciprocals(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         count = self._config.reciprocal_units
-        units = [Reciprocal(digits=digits_per_cycle(self._config)) for _ in range(count)]
+        units = [Reciprocal(digits=self._config.reciprocal_digits) for _ in range(count)]
         first, oldest = Signal(range(max(count, 2))), Signal(range(max(count, 2)))
         for index, unit in enumerate(units):
             m.submodules[f"unit_{index}"] = unit

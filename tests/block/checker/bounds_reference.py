@@ -212,7 +212,7 @@ def _fuse(config, f):
             yield operand("r", True, n * SIZES[f["r_dtype"]])
         lanes = max(f["lanes"] or n, (f["lanes_tail"] or n) if f["tail_dim"] != 7 else 0)
         yield operand("d", f["d_dst"], (1 if f["lane_reduce"] else lanes) * SIZES[f["d_dtype"]])
-        if f["requant"] == 1:
+        if f["requant"] == 1 or f["post"] == 6:
             yield walk("slot", f["p_base"], [(f["x_count"], f["p_x"]), (f["n_count"], f["p_n"])], 1)
 
     return u[2] or v[2], streams

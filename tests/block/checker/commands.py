@@ -27,6 +27,7 @@ def _word(rng: random.Random, unit: Unit, name: str, n: int) -> int:
         ("fill", 0.2),
         ("int4", 0.2),
         ("keep", 0.1),
+        ("table_wide", 0.1),
         ("w_transpose", 0.3),
     ):
         if name in parts:
@@ -34,7 +35,9 @@ def _word(rng: random.Random, unit: Unit, name: str, n: int) -> int:
     if "taps" in parts:
         parts["taps"], parts["groups"] = rng.randint(1, 3), rng.randint(1, min(3, 1 + n // 8))
         parts["w_transpose"] &= 1 - parts["dw"]
-    if parts.get("post", 0) in (3, 4) and rng.random() < 0.9:
+    if parts.get("post", 0) == 6 and rng.random() < 0.9:
+        parts["lane_reduce"] = 0
+    if parts.get("post", 0) in (3, 4, 7) and rng.random() < 0.9:
         parts["d_dst"], parts["lane_reduce"] = 0, 1
     if "b_src" in parts and parts["b_src"] == 0 and rng.random() < 0.9:
         parts["op"], parts["requant"] = rng.choice((0, 4)), rng.choice((0, 1, 3))
