@@ -155,8 +155,8 @@ class MlaConfig:
         return 1 if self.pipelined else 2
 
     def reciprocal_cycles(self, *, root: bool) -> float:
-        """Return the mean number of cycles from result to result of reciprocals, or of reciprocal roots, while all units
-        are in use.
+        """Return the mean number of cycles from result to result of reciprocals, or of reciprocal roots, while all
+        units are in use.
         """
         # A quotient has 31 digits and a root 32; other cycles accept, normalize and return a number.
         cycles = 7 - (-31 // self.reciprocal_digits)

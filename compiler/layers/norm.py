@@ -2,9 +2,10 @@
 
 A row takes three passes: its sum; the reciprocal root of its variance, from the sum of squares and the sum; and the
 results (z + bias) * multiplier, where the normalized element z is a deviation times the reciprocal root, and bias and
-multiplier of each channel represent beta and gamma. Without a mean, there are two passes. The variance is the difference of the mean square and of the squared mean, computed
-from exact integer sums. Where the rounding of this difference could matter (`sum_error`), it is the mean square of the
-deviations instead, which are scaled by a first reciprocal root.
+multiplier of each channel represent beta and gamma. Without a mean, there are two passes. The variance is the
+difference of the mean square and of the squared mean, computed from exact integer sums. Where the rounding of this
+difference could matter (`sum_error`), it is the mean square of the deviations instead, which are scaled by a first
+reciprocal root.
 """
 
 import math
@@ -308,7 +309,7 @@ def _chunk(blocks: int, config: MlaConfig) -> int:
 def _row_cycles(layer: NormLayer, blocks: int, config: MlaConfig) -> float:
     """Return the FUSE cycles of a row.
 
-    Where deviations are scaled by a first root, a pass that reads the accumulator twice takes two cycles for each block.
+    Where deviations are scaled by a first root, a pass that reads the accumulator twice takes two cycles for a block.
     """
     root = config.reciprocal_cycles(root=True)
     if layer.unit is None:
@@ -586,8 +587,8 @@ class NormSteps:
         return image | {"src": source, "a_v": self.n, "b_base": stats, "b_y": 1} | factor
 
     def _by_deviations(self, step: TileStep, rows: int, image: _Fields, stats: BufferRef) -> _Fields:
-        """Add the passes that compute the variance from deviations, which are scaled twice, to a step; return the fields
-        that multiply the narrowed deviations by the reciprocal root.
+        """Add the passes that compute the variance from deviations, which are scaled twice, to a step; return the
+        fields that multiply the narrowed deviations by the reciprocal root.
         """
         layer, n = self.layer, self.n
         wide, narrow = self.wide.next(), self.narrow.next()

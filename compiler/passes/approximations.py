@@ -28,11 +28,12 @@ _Real = NDArray[np.float64]
 def softmax_error(scale: float, cols: int, step: float) -> float:
     """Return a bound on the error of a softmax without the maximum over all rows, before the last rounding.
 
-    With the exact exponentials e and the fixed-point ones E, both relative to that of the largest integer, the error of element j
-    is E[j] / sum(E) - e[j] / sum(e). The pair of sums is a sum of one pair (e, E) for each element of the row, so it
-    lies in a polygon: the pair of element j, plus the convex hull of all pairs times the number of the other elements. The error rises with sum(e) and falls with sum(E), so that it is
-    largest on the polygon's boundary: at a corner or, within an edge on which sum(E) is a + b * sum(e), where
-    sum(E) / sum(e) is the square root of b * E[j] / e[j].
+    With the exact exponentials e and the fixed-point ones E, both relative to that of the largest integer, the error of
+    element j is E[j] / sum(E) - e[j] / sum(e). The pair of sums is a sum of one pair (e, E) for each element of the
+    row, so it lies in a polygon: the pair of element j, plus the convex hull of all pairs times the number of the other
+    elements. The error rises with sum(e) and falls with sum(E), so that it is largest on the polygon's boundary: at a
+    corner or, within an edge on which sum(E) is a + b * sum(e), where sum(E) / sum(e) is the square root of b * E[j] /
+    e[j].
 
     Parameters
     ----------

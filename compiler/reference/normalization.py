@@ -73,7 +73,7 @@ def _by_table(call: NodeInvocation, away: Int64) -> Int64:
 
 
 def approximate_softmax(call: NodeInvocation) -> Array:
-    """Compute a softmax of 8-bit integers without the maxima of rows, with the accelerator's arithmetic (docs/passes.md).
+    """Compute a softmax of 8-bit integers without the maxima of rows, in the accelerator's arithmetic (docs/passes.md).
 
     The sum of the exponentials times the result's step, divided by the next power of two, is rounded to an integer if
     that quotient is not 1.

@@ -73,6 +73,8 @@ class Pipeline(wiring.Component):
         Beat at the output, its elements, and the number of lanes that clipping has changed.
     o_pair, o_root : Out(1)
         High if the beat's first element is the operand of a reciprocal, and if its root is needed first.
+    o_emit : Out(1)
+        High if the beat's point completes a result.
     """
 
     def __init__(self, config: MlaConfig):
@@ -93,6 +95,7 @@ class Pipeline(wiring.Component):
                 "o_changed": Out(SUM_BITS),
                 "o_pair": Out(1),
                 "o_root": Out(1),
+                "o_emit": Out(1),
             }
         )
 
@@ -198,4 +201,5 @@ class Pipeline(wiring.Component):
             self.o_changed.eq(post_.o_changed),
             self.o_pair.eq(post_.o_pair),
             self.o_root.eq(post_.o_root),
+            self.o_emit.eq(post_.o_emit),
         ]

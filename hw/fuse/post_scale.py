@@ -72,6 +72,8 @@ class PostScale(wiring.Component):
         Elements of the result, and the number of lanes changed by step 2 and by the saturation.
     o_pair, o_root : Out(1)
         High if the result in the first lane is the operand of a reciprocal, and if its root is needed first.
+    o_emit : Out(1)
+        High if the beat's point completes a result.
     """
 
     def __init__(self, config: MlaConfig):
@@ -94,6 +96,7 @@ class PostScale(wiring.Component):
                 "o_changed": Out(SUM_BITS),
                 "o_pair": Out(1),
                 "o_root": Out(1),
+                "o_emit": Out(1),
             }
         )
 
@@ -116,7 +119,8 @@ class PostScale(wiring.Component):
         result = fetch(m, "result", self.controls, ("variance",), beats[_CLIPPED + 1].cmd)
         last = fetch(m, "last", self.controls, ("pair", "root", "emit_all"), beats[-1].cmd)
         m.d.comb += [
-            self.o_pair.eq(last.pair & (last.emit_all | beats[-1].last)),
+            self.o_pair.eq(last.pair & self.o_emit),
+            self.o_emit.eq(last.emit_all | beats[-1].last),
             self.o_root.eq(last.root),
         ]
         changed = Signal(self._lanes)

@@ -9,13 +9,15 @@ from hw.config import MlaConfig
 _DIGITS = 31
 _ROOT_DIGITS = 32
 
+
 class Reciprocal(wiring.Component):
     """Computes recip(x) and rsqrt(x) of docs/machine.md as a multiplier and an exponent.
 
     x is normalized in binary steps; then its square root (for rsqrt) and the quotient are computed, some bits per
     cycle, with a shared remainder register. A value x < 1 is treated as 1.
 
-    Latency: 6 + 31 / digits cycles, rounded up, from `start` to `done`; 1 + 32 / digits more for rsqrt. Throughput: one result at a time.
+    Latency: 6 + 31 / digits cycles, rounded up, from `start` to `done`; 1 + 32 / digits more for rsqrt. Throughput: one
+    result at a time.
 
     Parameters
     ----------
@@ -161,8 +163,6 @@ class Reciprocals(wiring.Component):
         High if the next unit is free.
     done : Out(1), mult : Out(32), exponent : Out(signed(8))
         Oldest result, held until `taken`.
-    busy : Out(1)
-        High from the cycle after a start until the last result is taken.
     taken : In(1)
         High if the oldest result has been used.
     """
@@ -178,7 +178,6 @@ class Reciprocals(wiring.Component):
                 "done": Out(1),
                 "mult": Out(32),
                 "exponent": Out(signed(8)),
-                "busy": Out(1),
                 "taken": In(1),
             }
         )
@@ -201,7 +200,6 @@ class Reciprocals(wiring.Component):
             self.done.eq(Array(unit.done for unit in units)[oldest]),
             self.mult.eq(Array(unit.mult for unit in units)[oldest]),
             self.exponent.eq(Array(unit.exponent for unit in units)[oldest]),
-            self.busy.eq(~Cat(unit.idle for unit in units).all()),
         ]
         if count > 1:
             with m.If(self.start):

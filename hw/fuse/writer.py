@@ -16,6 +16,9 @@ from hw.lib.fifo import CreditFifo
 from hw.lib.pipeline import optional_register, vacancy
 from hw.memory.ports import AccWritePort, SpWritePort
 
+#: Maximum number of points that wait for reciprocals.
+_PENDING = 64
+
 
 class Writer(wiring.Component):
     """Receives points in order from the end of the pipeline, and writes their results.
@@ -41,6 +44,8 @@ class Writer(wiring.Component):
         High if a beat leaves the pipeline; elements of the beat; number of lanes changed by clipping.
     pair, root : In(1)
         High if the beat's first element is the operand of a reciprocal, and if its root is needed first.
+    emit : In(1)
+        High if the beat's point completes a result.
     sp_write, acc_write : Out
         Write ports of scratchpad and accumulator.
     report : Out(REPORT), row : Out(lanes), mask : Out
@@ -54,7 +59,7 @@ class Writer(wiring.Component):
         self._n, self._lanes, self._rate = config.n, lanes_of(config), config.fuse_rate
         self._control, self._late = writer_control(config.n), config.pipelined
         self._entry = data.StructLayout(
-            {"value": lanes(self._lanes), "changed": SUM_BITS, "pair": 1, "root": 1}
+            {"value": lanes(self._lanes), "changed": SUM_BITS, "pair": 1, "root": 1, "emit": 1}
         )
         super().__init__(
             {
@@ -66,6 +71,7 @@ class Writer(wiring.Component):
                 "changed": In(SUM_BITS),
                 "pair": In(1),
                 "root": In(1),
+                "emit": In(1),
                 "sp_write": Out(SpWritePort(config)),
                 "acc_write": Out(AccWritePort(config)),
                 "report": Out(REPORT),
@@ -87,30 +93,38 @@ class Writer(wiring.Component):
             beats.w_data.changed.eq(self.changed),
             beats.w_data.pair.eq(self.pair),
             beats.w_data.root.eq(self.root),
+            beats.w_data.emit.eq(self.emit),
         ]
         point, control = self._head(m, points)
         free, taken = Signal(), Signal()
         ready, row, changed, last = self._assemble(m, beats, taken)
         m.submodules.reciprocals = units = Reciprocals(self._config)
+        # Operands of reciprocals leave the queue of beats before their results are written. Results stay in order:
+        # points that are part of a window wait with them in a second queue, and a result without a reciprocal waits
+        # until that queue is empty.
+        depth = min(_PENDING, CREDITS // self._rate)
         m.submodules.pending = pending = CreditFifo(
-            data.StructLayout({"changed": SUM_BITS}), max(self._config.reciprocal_units, 2)
+            data.StructLayout({"changed": SUM_BITS, "pair": 1}), depth
         )
-        # Operands of reciprocals leave the queue of beats before their results are written. Results stay in order: a
-        # row without a reciprocal waits until all results of earlier rows have been taken.
-        start, direct, finish, load = Signal(), Signal(), Signal(), Signal()
+        waiting = Signal(range(depth + 1))
+        room = ~waiting[-1]
+        start, queue, direct, finish, load = (Signal() for _ in range(5))
         spaced = self._spacing(m, load)
         scalar = row[self._n - self._lanes]
+        m.d.sync += waiting.eq(waiting + queue - finish)
         m.d.comb += [
-            start.eq(ready & last.pair & units.ready),
-            direct.eq(ready & ~last.pair & ~units.busy & free & spaced),
-            finish.eq(units.done & free & spaced),
-            taken.eq(start | direct),
+            start.eq(ready & last.pair & units.ready & room),
+            queue.eq(start | (ready & ~last.emit & (waiting != 0) & room)),
+            direct.eq(ready & ~last.pair & (waiting == 0) & free & spaced),
+            finish.eq(pending.valid & (~pending.r_data.pair | units.done) & free & spaced),
+            taken.eq(queue | direct),
             units.start.eq(start),
             units.x.eq(scalar),
             units.root.eq(last.root),
-            units.taken.eq(finish),
-            pending.push.eq(start),
+            units.taken.eq(finish & pending.r_data.pair),
+            pending.push.eq(queue),
             pending.w_data.changed.eq(changed),
+            pending.w_data.pair.eq(last.pair),
             pending.pop.eq(finish),
         ]
         m.d.comb += [load.eq(direct | finish), points.pop.eq(load)]

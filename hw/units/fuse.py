@@ -150,6 +150,7 @@ class FuseUnit(wiring.Component):
             writer.changed.eq(flow.o_changed),
             writer.pair.eq(flow.o_pair),
             writer.root.eq(flow.o_root),
+            writer.emit.eq(flow.o_emit),
             writer.push.eq(issue.push),
             writer.descriptor.eq(issue.descriptor),
             issue.free.eq(writer.report.valid),
