@@ -235,7 +235,7 @@ class SoftmaxSteps:
             if step is not out[-1]:
                 out.append(step)
             x, stats = ready
-            across = self._across(x, rows, self.blocks) | self._less(stats)
+            across = self._across(x, rows, self.blocks) | self._less(stats, _RECIPROCAL)
             summed = self._exponentials(step, reduce=Reduce.SUM, lane_reduce=Reduce.SUM, post=Post.RECIP)
             self._add(step, self.cols, across | summed | self._reciprocal(stats))
             if number + 1 < len(tiles):
@@ -346,9 +346,9 @@ class SoftmaxSteps:
         source = FUSE_SRC.pack(a_src=1, a_dtype=self.layer.shapes[self.layer.x].dtype)
         return self._across(x, rows, blocks) | {"src": source, "d_base": to, "stage": stage}
 
-    def _less(self, stats: BufferRef) -> _Fields:
+    def _less(self, stats: BufferRef, d_lane: int = 0) -> _Fields:
         """Return the fields that subtract the maximum of the row from each element, if the layer is centred, and that
-        select the reciprocal of the row's sum.
+        select the reciprocal of the row's sum; a reduced result is written to lane `d_lane`.
         """
         source = FUSE_SRC.pack(
             a_src=1,
@@ -357,7 +357,7 @@ class SoftmaxSteps:
             b_bcast=1,
             op=Op.SUB if self.layer.centred else Op.PASS,
             rq_lane=_RECIPROCAL,
-            d_lane=_RECIPROCAL,
+            d_lane=d_lane,
         )
         return {"src": source, "b_base": stats, "b_y": 1}
 

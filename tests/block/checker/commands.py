@@ -35,6 +35,10 @@ def _word(rng: random.Random, unit: Unit, name: str, n: int) -> int:
     if "taps" in parts:
         parts["taps"], parts["groups"] = rng.randint(1, 3), rng.randint(1, min(3, 1 + n // 8))
         parts["w_transpose"] &= 1 - parts["dw"]
+    if parts.get("post", 0) in (5, 7) and rng.random() < 0.8:  # they need an operand B
+        parts["post"] = 1
+    if parts.get("table_wide", 0):
+        parts["table"], parts["residual"], parts["table2"] = 1, 0, 0
     if parts.get("post", 0) == 6 and rng.random() < 0.9:
         parts["lane_reduce"] = 0
     if parts.get("post", 0) in (3, 4, 7) and rng.random() < 0.9:
