@@ -27,7 +27,7 @@ from compiler.commands.tile_buffers import (
 from compiler.ir.identity import identity
 from compiler.layers.base import Addend, Drain, Image, Layer
 from compiler.layers.conv.input_layout import DilationPhase, dilation_phases
-from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.conv.layer import ConvLayer, merge_groups
 from compiler.layers.conv.tilings import summand_bytes, with_drain
 from compiler.layers.epilogue import Epilogue, parameters
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
@@ -78,8 +78,6 @@ class DepthwiseLayer(Layer):
 
 #: Minimum number of pixels of a phase; smaller phases together take longer than a grouped convolution.
 _MIN_PHASE_PIXELS = 256
-#: Maximum number of channels per group of a grouped convolution that replaces depthwise ones.
-_GROUP_CHANNELS = 16
 
 
 #: Largest stride of the depthwise mode (fields `dw_sx` and `dw_sy`).
@@ -109,8 +107,9 @@ def lower_depthwise(low: LoweringContext) -> Layer:
     direct = not zero and max(a["strides"]) <= _MAX_STRIDE
     if direct and (dilations == (1, 1) or _by_phases(dilations, a["strides"], x, y, low.x.shape[0])):
         return DepthwiseLayer(**common, weights=weights.data, dilations=dilations)
-    data, groups = _block_diagonal_groups(weights.data, zero)
-    return ConvLayer(**common, weights=data, groups=groups, dilations=a["dilations"], w_zp=zero)
+    one_by_one = np.moveaxis(weights.data, -1, 0)[..., None]
+    grouped = merge_groups(one_by_one, len(one_by_one), zero, low.config.n)
+    return ConvLayer(**common, **grouped, dilations=a["dilations"], w_zp=zero)
 
 
 def _by_phases(dilations: tuple[int, ...], strides: tuple[int, int], x: Image, y: Image, batch: int) -> bool:
@@ -128,21 +127,6 @@ def _by_phases(dilations: tuple[int, ...], strides: tuple[int, int], x: Image, y
 def _phases(layer: DepthwiseLayer) -> list[DilationPhase[DepthwiseLayer]]:
     """Return the convolutions without dilation that a layer consists of."""
     return dilation_phases(layer, layer.pads, layer.dilations)
-
-
-def _block_diagonal_groups(weights: NDArray, zero: int) -> tuple[NDArray, int]:
-    """Convert depthwise weights to block-diagonal weights of a grouped convolution; also return the number of groups.
-
-    Depthwise convolutions that the stream mode does not support become grouped convolutions. Each channel of a group
-    has zero weights for the group's other channels, which costs no cycles because the array sums over several channels
-    at once anyway.
-    """
-    rows, columns, channels = weights.shape
-    size = next(size for size in range(min(_GROUP_CHANNELS, channels), 0, -1) if channels % size == 0)
-    out = np.full((channels, rows, columns, size), zero, weights.dtype)
-    for channel in range(channels):
-        out[channel, :, :, channel % size] = weights[:, :, channel]
-    return out, channels // size
 
 
 #: Maximum number of tiles across an image whose rows are loaded as a whole.

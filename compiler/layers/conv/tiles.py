@@ -152,6 +152,8 @@ class ConvImage:
         Rows and blocks of each load.
     strips : list of ColumnStrip
         Strips of columns, each of which is loaded separately.
+    columns : int
+        Blocks of output channels of a tile. If the groups are blocks, only the inputs of these are loaded.
     """
 
     def __init__(
@@ -163,11 +165,17 @@ class ConvImage:
         layout: Im2colLayout,
         cut: ConvCut,
         strips: list[ColumnStrip],
+        columns: int,
     ):
         self.context, self.layer, self.group, self.layout, self.cut = context, layer, group, layout, cut
         self.n = context.config.n
         self.images, self.outputs = (context.layouts[name].parts(layer.batch) for name in (layer.x, layer.y))
         _, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
+        self.grouped = layer.groups_are_blocks(self.n)
+        #: Input channels that a tile with the whole reduction dimension needs.
+        self.channels = self.in_c
+        if self.grouped:
+            self.channels = min(columns * self.in_c, self.images[0].c)
         self.select(0, strips[0])
         if self.x.on_chip:
             return
@@ -177,6 +185,7 @@ class ConvImage:
             self.select(0, strip)
             size = max(size, *(self._size(*load_rows) for load_rows in row_groups))
         count = len(row_groups) * ceil_div(cut.k_blocks, cut.k_size) * layer.batch * len(strips)
+        count *= ceil_div(layer.groups, columns) if self.grouped else 1
         size += self.n
         buffer = CircularBuffer(BufferMemory.SP, f"{name}.x", size, min(context.schedule.x_buffers, count))
         self.tiles = TileBuffers(buffer, self._begin)
@@ -204,7 +213,7 @@ class ConvImage:
             self.left = max(-strip.before, 0)
             reach = (self.y.w - 1) * self.layer.strides[1] + self.kernel_w
             self.right = max(strip.before + reach - self.x.w, 0)
-        self.pixel = self.in_c if self.cut.whole else self.cut.k_size * self.n
+        self.pixel = self.channels if self.cut.whole else self.cut.k_size * self.n
         self.row = (self.left + self.x.w + self.right) * self.pixel
         if self.layout == Im2colLayout.STRIPS:
             self.row = self.kernel_w * self.x.c
@@ -228,15 +237,18 @@ class ConvImage:
         return self._height(rows) * self.row
 
     def get(
-        self, step: TileStep, load_rows: Rows, start: int, rows: int, k: int
+        self, step: TileStep, load_rows: Rows, part: TilePart, block: int, k: int
     ) -> dict[str, int | BufferRef]:
-        """Return the MATRIX fields for the input of a tile: the address of its image rows and the walk over them."""
-        layer = self.layer
+        """Return the MATRIX fields for the input of a part of a tile: the address of its rows and the walk over them.
+
+        `block` is the first block of output channels of the tile.
+        """
+        layer, start, rows = self.layer, part.start, part.rows
+        channel = (block if self.grouped else self.group) * self.in_c
+        key = (self.number, self.strip.first, channel, *load_rows, k)
         if self.layout == Im2colLayout.STRIPS:
             return {
-                "a_base": self._load_rows(
-                    (self.number, self.strip.first, *load_rows, k), (start, rows), step
-                ),
+                "a_base": self._load_rows(key, (start, rows), step),
                 "u0": (start - load_rows[0]) * layer.strides[0],
                 "x_count": self.y.w,
                 "y_count": rows,
@@ -247,10 +259,12 @@ class ConvImage:
                 "acc_y": self.y.w,
             }
         if self.x.on_chip:
-            base, first, count = self.x.address(0, 0, self.group * self.in_c + k * self.n), 0, self.x.h
+            base, first, count = self.x.address(0, 0, channel + k * self.n), 0, self.x.h
         else:
             first, count = self._rows(*load_rows)
-            base = self._load_rows((self.number, self.strip.first, *load_rows, k), (start, rows), step)
+            base = self._load_rows(key, (start, rows), step)
+        if self.grouped:
+            base = base.plus((part.block - block) * self.in_c)
         u0 = start * layer.strides[0] - layer.pads[0] - first
         if self.flat:
             return {"a_base": base.plus(u0 * self.row), "x_count": rows * self.y.w, "a_v": self.pixel}
@@ -301,16 +315,16 @@ class ConvImage:
         self.rows_loaded[key] = 0
         return []
 
-    def _load_rows(self, key: tuple[int, int, int, int, int], part: Rows, step: TileStep) -> BufferRef:
+    def _load_rows(self, key: tuple[int, int, int, int, int, int], part: Rows, step: TileStep) -> BufferRef:
         """Return the address of a tile and add loads of its missing rows, or only those needed by `part`, to `step`."""
-        *_, start, rows, k = key
+        *_, channel, start, rows, k = key
         address, there = self.tiles.get(key, step), self.rows_loaded[key]
         needed = total = self._reach(start, (start, rows))
         if self.load_partially:  # including the rows into which reads of the last row extend
             needed = min(self._reach(start, part) + ceil_div(self.cut.excess, self.row), total)
         if there < needed:
             bring = self._strips if self.layout == Im2colLayout.STRIPS else self._load
-            step.loads += bring((start, rows), (there, needed - there), k, address)
+            step.loads += bring((start, rows), (there, needed - there), channel + k * self.n, address)
             self.rows_loaded[key] = needed
         return address
 
@@ -321,11 +335,11 @@ class ConvImage:
         low, count = self._rows(*part)
         return low + count - self._rows(start, 1)[0]
 
-    def _load(self, load_rows: Rows, part: Rows, k: int, address: BufferRef) -> list[Command]:
-        """Return the loads of some image rows of a tile."""
+    def _load(self, load_rows: Rows, part: Rows, channel: int, address: BufferRef) -> list[Command]:
+        """Return the loads of some image rows of a tile, from input channel `channel` on."""
         count, address = part[1], address.plus(part[0] * self.row)
-        channel = self.group * self.in_c + k * self.n
-        length = min(self.pixel, self.in_c - k * self.n)
+        end = self.x.c if self.grouped else (self.group + 1) * self.in_c
+        length = min(self.pixel, end - channel)
         inner = address.plus(self.left * self.pixel)
         source = self.x.address(self._rows(*load_rows)[0] + part[0], 0, channel)
         lines = image_lines(self.x, count, length, "dst", self.pixel, self.row)

@@ -52,7 +52,10 @@ class _Cut:
         n, (self.x, self.y) = context.config.n, images(layer)
         out_c, self.kernel_h, kernel_w, self.in_c = layer.weights.shape
         self.layer, self.context, self.s, self.n = layer, context, s, n
-        out_c //= layer.groups
+        self.grouped = layer.groups_are_blocks(n)
+        #: Number of groups that are processed one after the other, and output channels of a block.
+        self.groups, self.lanes = (1, layer.group_outputs) if self.grouped else (layer.groups, n)
+        out_c //= self.groups
         self.stride, stride_w = layer.strides
         if s.pixels_per_pass > 1 and can_pack_pixels(layer, s.pixels_per_pass):
             out_c *= s.pixels_per_pass
@@ -76,14 +79,18 @@ class _Cut:
         ]
         self.kernel_w, self.blocks, self.k_blocks = (
             kernel_w,
-            ceil_div(out_c, n),
+            ceil_div(out_c, self.lanes),
             ceil_div(self.in_c * deep, n),
         )
         self.again = self.taps // deep  # number of passes over each block of the reduction dimension
         self.rows_per_load = min(s.rows_per_load, self.y.h)
         self.rows, self.columns = min(s.rows, self.rows_per_load), min(s.columns, self.blocks)
-        self.depth = min(s.depth, self.k_blocks) if self.layout == Im2colLayout.PIXELS else self.k_blocks
+        self.depth = self.k_blocks
+        if self.layout == Im2colLayout.PIXELS and not self.grouped:
+            self.depth = min(s.depth, self.k_blocks)
         self.parts = ceil_div(self.k_blocks, self.depth)
+        #: Number of pieces of the channels of an image row that are loaded separately.
+        self.windows = ceil_div(self.blocks, self.columns) if self.grouped else self.parts
         self.size = DTYPE_BYTES[layer.drain.dtype]
         #: True if the last tile is drained in parts.
         self.split_last = s.split_last_tile
@@ -96,8 +103,11 @@ class _Cut:
             _COMMON_SCALE_SLOWDOWN if s.common_scale and layer.drain.common_scale else 1
         )
 
-    def image(self, rows: int, part: int) -> float:
-        """Return the bus beats for loading the input of `rows` output rows; `part` is the index of a channel range."""
+    def image(self, rows: int, part: int, block: int) -> float:
+        """Return the bus beats for loading the input of `rows` output rows.
+
+        `part` is the index of a range of input channels, `block` the first block of output channels of the tile.
+        """
         if self.context.x_on_chip:
             return 0.0
         n, x, least = self.n, self.x, self.context.line_beats
@@ -110,13 +120,16 @@ class _Cut:
             if self.strips > 1:
                 return lines(count, x.w * x.c, self.x_row, n, least)
             return count * (x.w + self.layer.pads[1] + self.layer.pads[3]) * x.c / n
-        if self.strips > 1 and self.parts == 1 and self.in_c == x.c:
+        width = min(self.depth * n, self.in_c - part * self.depth * n)
+        if self.grouped:
+            width = min(self.columns * self.in_c, x.c - block * self.in_c)
+        if self.strips > 1 and width == x.c:
             return lines(count, x.w * x.c, self.x_row, n, least)
-        return lines(count * x.w, min(self.depth * n, self.in_c - part * self.depth * n), x.c, n, least)
+        return lines(count * x.w, width, x.c, n, least)
 
     def out(self, pixels: int, block: int, columns: int) -> float:
         """Return the bus beats for storing the results of some channel blocks."""
-        width = min(columns * self.n, self.out_c - block * self.n)
+        width = min(columns * self.lanes, self.out_c - block * self.lanes)
         if self.strips > 1 and width == self.y.c:
             return lines(pixels // self.y.w, self.y.w * width * self.size, self.y_row * self.size, self.n)
         return lines(pixels, width * self.size, self.y.c * self.size, self.n)
@@ -137,7 +150,7 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
     )
     groups = ceil_div(cut.blocks, cut.columns)
     buffers = {
-        "x": max(1, min(s.x_buffers, cut.images * ceil_div(cut.y.h, cut.rows_per_load) * cut.parts)),
+        "x": max(1, min(s.x_buffers, cut.images * ceil_div(cut.y.h, cut.rows_per_load) * cut.windows)),
         "w": max(1, min(s.w_buffers, groups * cut.parts)),
         "p": s.param_buffers,
         "r": s.y_buffers,
@@ -150,11 +163,11 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
         block = (groups - 1) * cut.columns
         ends.append(_Tile(cut, (0, 0, 0), 0, rows, block, first=False, last=True))
     saved, whole = 0.0, (row_tiles * groups - len(ends)) * cut.parts
-    if s.split_last_tile and layer.groups * (whole + sum(tile.steps for tile in ends)) > MAX_SIMULATED_TILES:
+    if s.split_last_tile and cut.groups * (whole + sum(tile.steps for tile in ends)) > MAX_SIMULATED_TILES:
         drained = ends[-1].parts()[-1]  # the last tile is extrapolated, and its parts are not simulated
         points = ends[-1].rows * ends[-1].columns - drained.rows * drained.blocks
         saved, cut.split_last = float(points * cut.y.w * cut.drain_rate), False
-    steps = layer.groups * (whole + sum(tile.steps for tile in ends))
+    steps = cut.groups * (whole + sum(tile.steps for tile in ends))
     period = cut.parts * (groups if s.order == "rows" else 1)
     through = sum(
         max(min(cut.rows, high - row) * cut.y.w, cut.n)
@@ -162,7 +175,7 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
         for high in [min(cut.rows_per_load, cut.y.h - first)]
         for row in range(0, high, cut.rows)
     )
-    array = float(layer.groups * cut.images * through * cut.blocks * cut.again * cut.k_blocks)
+    array = float(cut.groups * cut.images * through * cut.blocks * cut.again * cut.k_blocks)
     return TilePipeline(
         _conv_tiles(cut),
         steps,
@@ -176,7 +189,7 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
 
 
 def _conv_tiles(cut: _Cut) -> Iterator[PipelineTile]:
-    for group in range(cut.layer.groups):
+    for group in range(cut.groups):
         for first, last, (number, load_row, row, block) in _with_ends(_order(cut)):
             rows = min(cut.rows, min(load_row + cut.rows_per_load, cut.y.h) - row)
             yield from _Tile(cut, (group, number, load_row), row, rows, block, first=first, last=last).work()
@@ -284,14 +297,14 @@ class _Tile:
 
     def _image(self, k: int, until: int) -> list[TileLoad]:
         """Return the loads of the image; a first tile that is split loads only the rows up to `until`."""
-        cut, key = self.cut, (*self.key, k)
+        cut, key = self.cut, (*self.key, self.block if self.cut.grouped else k)
         if cut.context.x_on_chip:
             return []
         high = min(cut.rows_per_load, cut.y.h - self.key[2])
         if self.first and until < high:
-            early, cut.early[key] = cut.early.get(key, 0.0), cut.image(until, k)
+            early, cut.early[key] = cut.early.get(key, 0.0), cut.image(until, k, self.block)
             return [("f", (*key, until), max(cut.early[key] - early, 0.0))]
-        return [("x", key, cut.image(high, k) - cut.early.pop(key, 0.0))]
+        return [("x", key, cut.image(high, k, self.block) - cut.early.pop(key, 0.0))]
 
 
 def summand_bytes(drain: Drain, context: TilingContext, rows: int) -> int:
@@ -377,7 +390,11 @@ class ConvTiler:
         self.strips, self.x, self.y = strip_images(x, y, width, layer.strides[1], across)
         #: Number of images that are processed one after the other; each strip of an image of the batch counts as one.
         self.images, self.x_row, self.y_row = layer.batch * self.strips, x.w * x.c, y.w * y.c
-        self.blocks, self.taps = ceil_div(out_c // layer.groups, n), self.kernel_h * self.kernel_w
+        self.grouped = layer.groups_are_blocks(n)
+        #: Number of groups that are processed one after the other.
+        self.groups = 1 if self.grouped else layer.groups
+        self.blocks = layer.groups if self.grouped else ceil_div(layer.group_outputs, n)
+        self.taps = self.kernel_h * self.kernel_w
         self.passes = {
             Im2colLayout.PIXELS: self.taps * ceil_div(self.in_c, n),
             Im2colLayout.ROWS: self.kernel_h * ceil_div(self.in_c * self.kernel_w, n),
@@ -385,13 +402,16 @@ class ConvTiler:
         }[layout]
         self.reach = (self.kernel_h - 1) * layer.dilations[0] + 1
         padding = layer.pads[1] + layer.pads[3] if layout == Im2colLayout.ROWS and self.strips == 1 else 0
-        self.line = (self.x.w + padding) * self.in_c
+        self.pitch = self.x.w + padding
         self.k_blocks = ceil_div(self.in_c, n)
         # This saves five bus beats per block of channels and costs three additional FUSE cycles per pixel and block.
         self.common_scale = self.images * self.y.h * self.y.w == 1 and layer.drain.common_scale
 
-    def image(self, rows_per_load: int, part: float) -> tuple[int, float]:
-        """Return the size in bytes of the image rows of one load, and the bus beats for loading them."""
+    def image(self, rows_per_load: int, part: float, columns: int) -> tuple[int, float]:
+        """Return the size in bytes of the image rows of one load, and the bus beats for loading them.
+
+        `part` is the share of the input channels, `columns` the number of blocks of output channels of a tile.
+        """
         if self.context.x_on_chip:
             return 0, 0
         stride, n = self.layer.strides[0], self.n
@@ -400,19 +420,23 @@ class ConvTiler:
             count = self.y.w * ((rows_per_load - 1) * stride + self.kernel_h)
             return count * line + n, count * (line + n - 1) / n
         rows = input_rows(rows_per_load, stride, self.reach, self.x.h)
-        size = int(rows * self.line * part) + n
+        channels = min(columns * self.in_c, self.x.c) if self.grouped else self.in_c
+        line = self.pitch * channels
+        size = int(rows * line * part) + n
         if part == 1.0:
-            if self.layer.groups > 1:  # only the channels of a group are loaded
-                return size, lines(rows * self.x.w, self.in_c, self.x.c, n)
-            return size, size / n if self.strips == 1 else lines(rows, self.line, self.x_row, n)
+            if channels < self.x.c:  # only the channels of some groups are loaded
+                return size, lines(rows * self.x.w, channels, self.x.c, n)
+            return size, size / n if self.strips == 1 else lines(rows, line, self.x_row, n)
         astride = 0 if self.x.c % n == 0 else n - 1  # pieces of pixels begin anywhere in a beat
         return size, rows * self.x.w * (self.x.c * part + astride) / n
 
     def tilings(self) -> Tilings:
         """Yield tilings with complete sums, and with partial sums if complete sums do not fit or delay the array."""
         array = self.blocks * self.passes * max(self.images * self.y.h * self.y.w, self.n)
-        enough = _SUFFICIENT_RATIO * self.layer.groups * max(array, self.blocks * self.taps * self.in_c)
-        depths = cuts(self.k_blocks) if self.layout == Im2colLayout.PIXELS else [self.k_blocks]
+        enough = _SUFFICIENT_RATIO * self.groups * max(array, self.blocks * self.taps * self.in_c)
+        depths = [self.k_blocks]
+        if self.layout == Im2colLayout.PIXELS and not self.grouped:
+            depths = cuts(self.k_blocks)
         for depth in depths:
             found = self._estimated(self._tiles(depth))
             yield from ((cycles, schedule) for cycles, schedule, _ in found)
@@ -451,12 +475,21 @@ class ConvTiler:
         tiles, groups = self.images * ceil_div(self.y.h, tile.rows), ceil_div(self.blocks, tile.columns)
         pixels, sums = self.images * self.y.h * self.y.w, tile.rows * self.y.w * tile.columns
         row_loads = self.images * ceil_div(self.y.h, tile.rows_per_load)
+        if self.grouped:  # each tile of channels loads its own inputs
+            if (
+                tile.order == "rows"
+                and groups > 1
+                and tile.rows_per_load > tile.rows
+                and not context.x_on_chip
+            ):
+                return None
+            row_loads *= groups
         if sums * (2 if context.consecutive else min(2, tiles * groups)) > context.acc_rows:
             return None
         whole, size = tile.depth == self.k_blocks, DTYPE_BYTES[layer.drain.dtype]
         part = 1.0 if whole else tile.depth * n / self.in_c
         w_bytes = tile.columns * self.taps * min(tile.depth * n, self.in_c) * n
-        x_bytes, x_beats = self.image(tile.rows_per_load, part)
+        x_bytes, x_beats = self.image(tile.rows_per_load, part, tile.columns)
         y_buffers = _SPLIT_Y_BUFFERS if context.split_last_tile and not context.y_on_chip else 2
         y_bytes = 0 if context.y_on_chip else y_buffers * sums * n * size
         y_bytes += summand_bytes(layer.drain, context, y_buffers * sums)
@@ -485,6 +518,7 @@ class ConvTiler:
             w_buffers = max(min(wanted, _MAX_WEIGHT_BUFFERS, w_tiles, int(left // w_bytes)), w_least)
             w_stream = w_times * w_tiles * around / w_buffers
         again = (not whole and not kept) or (tile.order == "channels" and row_loads * parts > x_buffers)
+        again &= not self.grouped
         x_times = groups if again else 1
         drain = pixels * self.blocks
         bus = w_times * self.blocks * self.taps * self.in_c + x_times * row_loads * x_beats / part
@@ -505,7 +539,7 @@ class ConvTiler:
             if context.x_on_chip
             else row_loads * (20 if self.layout == Im2colLayout.PIXELS else TILE_CYCLES)
         )
-        return cycles * layer.groups, LayerSchedule(
+        return cycles * self.groups, LayerSchedule(
             rows=tile.rows,
             rows_per_load=tile.rows_per_load,
             strip_width=self.width,
@@ -552,8 +586,8 @@ def _rows_per_load(rows: int, height: int, on_chip: bool) -> list[int]:
 def conv_tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
     """Yield the tilings of a convolution, or of a matrix product with constant weights.
 
-    An image is split into strips of columns only if no tiling with whole rows fits. Each group of channels has separate
-    buffers, and two consecutive groups are active at the same time. Each group therefore gets half of the memory if a
+    An image is split into strips of columns only if no tiling with whole rows fits. Groups with more outputs than a block
+    have separate buffers, and two consecutive groups are active at the same time. Each group therefore gets half of the memory if a
     tiling, with whole rows or with strips, fits.
     """
     contexts, phases = [context], row_phases(context.config, layer)
@@ -562,7 +596,7 @@ def conv_tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
         for cycles, schedule in conv_tilings(half, phases[0].layer):
             yield cycles * len(phases), schedule
         return
-    if layer.groups > 1:
+    if layer.groups > 1 and not layer.groups_are_blocks(context.config.n):
         context = replace(context, consecutive=True)
         contexts = [replace(context, free=context.free // 2), context]
     for each, split in product(contexts, (False, True)):
