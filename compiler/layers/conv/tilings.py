@@ -384,7 +384,7 @@ class ConvTiler:
         self.context, self.layer, self.n = context, layer, context.config.n
         self.layout, self.pixels_per_pass, n = layout, pixels_per_pass, context.config.n
         self.width = width
-        out_c, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
+        _, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
         x, y = images(layer)
         across = (self.kernel_w - 1) * layer.dilations[1] + 1
         self.strips, self.x, self.y = strip_images(x, y, width, layer.strides[1], across)
@@ -586,9 +586,9 @@ def _rows_per_load(rows: int, height: int, on_chip: bool) -> list[int]:
 def conv_tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
     """Yield the tilings of a convolution, or of a matrix product with constant weights.
 
-    An image is split into strips of columns only if no tiling with whole rows fits. Groups with more outputs than a block
-    have separate buffers, and two consecutive groups are active at the same time. Each group therefore gets half of the memory if a
-    tiling, with whole rows or with strips, fits.
+    An image is split into strips of columns only if no tiling with whole rows fits. Groups with more outputs than a
+    block have separate buffers, and two consecutive groups are active at the same time. Each group therefore gets half
+    of the memory if a tiling, with whole rows or with strips, fits.
     """
     contexts, phases = [context], row_phases(context.config, layer)
     if phases:  # two consecutive phases are active at the same time, like two groups
