@@ -26,7 +26,7 @@ from compiler.commands.tile_buffers import (
 )
 from compiler.ir.identity import identity
 from compiler.layers.base import Addend, Drain, Image, Layer
-from compiler.layers.conv.input_layout import DilationPhase, dilation_phases
+from compiler.layers.conv.input_layout import DilationPhase, dilation_phases, phase_lines
 from compiler.layers.conv.layer import ConvLayer, merge_groups
 from compiler.layers.conv.tilings import summand_bytes, with_drain
 from compiler.layers.epilogue import Epilogue, parameters
@@ -54,13 +54,24 @@ from hw.isa.commands import MATRIX_WORD
 from hw.isa.enums import DTYPE_BYTES, Dtype, Rounding, Unit
 
 
-@identity("DepthwiseLayer", "weights", "drain", "strides", "pads", "dilations", "x_zp", added=("dilations",))
+@identity(
+    "DepthwiseLayer",
+    "weights",
+    "drain",
+    "strides",
+    "pads",
+    "dilations",
+    "x_zp",
+    "w_zp",
+    added=("dilations", "w_zp"),
+)
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DepthwiseLayer(Layer):
     """Depthwise convolution; the shape of `weights` is (kernel_h, kernel_w, channels).
 
-    A dilated convolution, whose strides are 1, is computed as one convolution without dilation for each phase: the
-    pixels whose row and column have the same remainders when divided by the dilations.
+    A dilated convolution, whose strides are 1, consists of one convolution without dilation for each phase: the pixels
+    whose row and column have the same remainders when divided by the dilations. The phases of the columns are the
+    channel blocks of one command, if a row of sums fits the accumulator twice; other phases follow one another.
     """
 
     weights: NDArray
@@ -69,15 +80,12 @@ class DepthwiseLayer(Layer):
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     dilations: tuple[int, int] = (1, 1)
     x_zp: int = 0
+    w_zp: int = 0
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the input and, if there is a second summand, of that tensor."""
         return (self.x, *([self.drain.residual.tensor] if self.drain.residual else []))
-
-
-#: Minimum number of pixels of a phase; smaller phases together take longer than a grouped convolution.
-_MIN_PHASE_PIXELS = 256
 
 
 #: Largest stride of the depthwise mode (fields `dw_sx` and `dw_sy`).
@@ -104,29 +112,67 @@ def lower_depthwise(low: LoweringContext) -> Layer:
     kernel, x = weights.shape[:2], common["shapes"][common["x"]]
     down, across = (1 if size == 1 else step for size, step in zip(kernel, a["dilations"], strict=True))
     dilations = down, across
-    direct = not zero and max(a["strides"]) <= _MAX_STRIDE
-    if direct and (dilations == (1, 1) or _by_phases(dilations, a["strides"], x, y, low.x.shape[0])):
-        return DepthwiseLayer(**common, weights=weights.data, dilations=dilations)
+    direct = max(a["strides"]) <= _MAX_STRIDE
+    if direct and (dilations == (1, 1) or _by_phases(dilations, a["strides"], x, low.x.shape[0])):
+        return DepthwiseLayer(**common, weights=weights.data, dilations=dilations, w_zp=zero)
     one_by_one = np.moveaxis(weights.data, -1, 0)[..., None]
     grouped = merge_groups(one_by_one, len(one_by_one), zero, low.config.n)
     return ConvLayer(**common, **grouped, dilations=a["dilations"], w_zp=zero)
 
 
-def _by_phases(dilations: tuple[int, ...], strides: tuple[int, int], x: Image, y: Image, batch: int) -> bool:
-    """Return True if a dilated convolution can be computed phase by phase with enough pixels in each phase."""
+def _by_phases(dilations: tuple[int, ...], strides: tuple[int, int], x: Image, batch: int) -> bool:
+    """Return True if a dilated convolution can be computed phase by phase."""
     down, across = dilations
-    return (
-        strides == (1, 1)
-        and (batch == 1 or down == 1)
-        and down <= x.h // batch
-        and across <= x.w
-        and (y.h // batch // down) * (y.w // across) >= _MIN_PHASE_PIXELS
-    )
+    return strides == (1, 1) and (batch == 1 or down == 1) and down <= x.h // batch and across <= x.w
 
 
-def _phases(layer: DepthwiseLayer) -> list[DilationPhase[DepthwiseLayer]]:
-    """Return the convolutions without dilation that a layer consists of."""
-    return dilation_phases(layer, layer.pads, layer.dilations)
+def _phases(config: MlaConfig, layer: DepthwiseLayer) -> list[DilationPhase[DepthwiseLayer]]:
+    """Return the convolutions that a layer consists of and that follow one another; none for a single convolution."""
+    down, across = layer.dilations
+    if 2 * layer.shapes[layer.y].w <= config.acc_rows:
+        across = 1
+    return dilation_phases(layer, layer.pads, (down, across)) if (down, across) != (1, 1) else []
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Column phases of a strip that one command computes: `count` phases, whose first pixels are adjacent.
+
+    Parameters
+    ----------
+    count : int
+        Number of phases.
+    x_first, y_first : int
+        Column of the first pixel of the first phase, of the input and of the output.
+    x_count, y_count : int
+        Number of columns of each phase.
+    before : int
+        Column of the kernel's first element in the phase; negative for padding.
+    """
+
+    count: int
+    x_first: int
+    y_first: int
+    x_count: int
+    y_count: int
+    before: int
+
+
+def _column_runs(dilation: int, strip: ColumnStrip) -> list[_Columns]:
+    """Return the column phases of a strip; without dilation, there is one phase."""
+    if dilation == 1:
+        return [_Columns(1, 0, 0, strip.size, strip.count, strip.before)]
+    runs: list[_Columns] = []
+    for line in phase_lines(strip.count, strip.size, dilation, -strip.before):
+        run = _Columns(1, line.x_first, line.y_first, line.x_count, line.y_count, -line.pad)
+        many = runs[-1].count if runs else 0
+        if runs and runs[-1] == replace(
+            run, count=many, x_first=run.x_first - many, y_first=run.y_first - many
+        ):
+            runs[-1] = replace(runs[-1], count=many + 1)
+        else:
+            runs.append(run)
+    return runs
 
 
 #: Maximum number of tiles across an image whose rows are loaded as a whole.
@@ -139,14 +185,13 @@ def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
     Strips, which are loaded separately, are tried only if nothing else fits. Two consecutive phases of a dilated
     convolution are active at the same time, so each gets half of the memory.
     """
-    if layer.dilations != (1, 1):
-        phases = _phases(layer)
+    if phases := _phases(context.config, layer):
         half = replace(context, free=context.free // 2, acc_rows=context.acc_rows // 2)
         for cycles, schedule in depthwise_tilings(half, phases[0].layer):
             yield cycles * len(phases), schedule
         return
     found = list(_tilings(context, layer, _widths(context, layer), separate=False))
-    if not found:
+    if not found and layer.dilations[1] == 1:
         widths = strip_widths(images(layer)[1].w, context.acc_rows // 2, context.config.n)
         passes = [_passes(context, layer, width) for width in widths]
         found = list(_tilings(context, layer, passes, separate=True))
@@ -192,10 +237,11 @@ def _tilings(
                     used += summand_bytes(layer.drain, context, 2 * sums)
                 if used > context.free:
                     continue
-                keep = columns == 1 and passes == 1 and rows < rows_per_load
+                across = layer.dilations[1]
+                keep = columns == 1 and passes == 1 and rows < rows_per_load and across == 1
                 tiles = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows) * strips
                 again = 0 if keep else (kernel_h - 1) * tiles * columns
-                stream = (batch * blocks * y.h * layer.strides[0] * strips + again) * pitch
+                stream = (batch * blocks * y.h * layer.strides[0] * strips + again) * pitch * across
                 array = stream * passes
                 bus = (
                     0
@@ -229,7 +275,7 @@ def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[tuple[int, in
     """Return candidate widths and their numbers of passes: the whole width, and widths that need fewer passes."""
     out: list[tuple[int, int]] = []
     _, y = images(layer)
-    for strips in range(1, _MAX_ACROSS + 1):
+    for strips in range(1, (_MAX_ACROSS if layer.dilations[1] == 1 else 1) + 1):
         width, passes = _passes(context, layer, ceil_div(y.w, strips))
         if not out or passes < out[-1][1]:
             out.append((width, passes))
@@ -241,21 +287,26 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
 
     A dilated convolution is represented by its largest phase, repeated for each phase.
     """
-    if layer.dilations != (1, 1):
-        phases = _phases(layer)
+    if phases := _phases(context.config, layer):
         pipeline = depthwise_tile_model(phases[0].layer, s, context)
         return replace(pipeline, count=pipeline.count * len(phases))
     n, (x, y) = context.config.n, images(layer)
     kernel_h, taps, channels = layer.weights.shape
     blocks, stride = ceil_div(channels, n), layer.strides[0]
     columns, rows_per_load = min(s.columns, blocks), min(s.rows_per_load, y.h)
-    rows, width = min(s.rows, rows_per_load), min(s.width, s.strip_width, y.w)
+    rows, width, phases_across = (
+        min(s.rows, rows_per_load),
+        min(s.width, s.strip_width, y.w),
+        layer.dilations[1],
+    )
+    if phases_across > 1:
+        width = y.w
     pitch = stream_pitch(layer, x.w, y.w, width)
     rows_per_pass = max(kernel_rows(context.config, layer, pitch), 1)
     passes = ceil_div(kernel_h, rows_per_pass)
     strips, piece, _ = strip_images(x, y, width, layer.strides[1], taps)
-    separate = s.strip_width < y.w
-    keep, size = columns == 1 and passes == 1, DTYPE_BYTES[layer.drain.dtype]
+    separate = width < y.w and s.strip_width < y.w
+    keep, size = columns == 1 and passes == 1 and phases_across == 1, DTYPE_BYTES[layer.drain.dtype]
 
     def streamed(row: int, rows: int, across: int, first: bool, last: bool) -> int:
         """Return the cycles of a tile for one block of channels: the sum over all passes."""
@@ -266,7 +317,8 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
             before = stride - 1 if keep and not first else groups - 1 - above
             if keep and not last:
                 return ((rows - 1) * stride + before + 1) * pitch
-            total += ((rows - 1) * stride + before) * pitch + taps + (across - 1) * layer.strides[1]
+            last_row = taps + (ceil_div(across, phases_across) - 1) * layer.strides[1]
+            total += (((rows - 1) * stride + before) * pitch + last_row) * phases_across
         return total
 
     def tiles() -> Iterator[PipelineTile]:
@@ -333,9 +385,12 @@ def stream_passes(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
 def stream_pitch(layer: DepthwiseLayer, in_w: int, out_w: int, width: int) -> int:
     """Return the stream positions per row, including padding, for a strip of `width` of the `out_w` output columns.
 
-    A strip with all columns streams whole image rows; a narrower strip streams the columns that the kernel covers.
+    A strip with all columns streams whole image rows; a narrower strip streams the columns that the kernel covers. With
+    a dilation, it has the columns of the largest phase.
     """
     taps, stride, left = layer.weights.shape[1], layer.strides[1], layer.pads[1]
+    if layer.dilations[1] > 1:
+        in_w, out_w, width, left = (ceil_div(size, layer.dilations[1]) for size in (in_w, out_w, width, left))
     needed = (width - 1) * stride + taps
     return max(needed, in_w + left) if width == out_w else needed
 
@@ -373,10 +428,10 @@ class DepthwiseSteps:
         self.rows = min(schedule.rows, self.rows_per_load)
         self.strips = column_strips(
             self.y.w,
-            min(schedule.width, schedule.strip_width),
+            min(schedule.width, schedule.strip_width) if layer.dilations[1] == 1 else self.y.w,
             layer.strides[1],
             layer.pads[1],
-            self.taps,
+            (self.taps - 1) * layer.dilations[1] + 1,
             self.x.w,
         )
         if schedule.strip_width >= self.y.w:  # all tiles across the image use the same rows
@@ -394,6 +449,7 @@ class DepthwiseSteps:
         self.number, self.strip = number, strip
         x, y = (images[number] for images in self.images)
         self.pitch = stream_pitch(self.layer, x.w, y.w, strip.count)
+        self.runs = _column_runs(self.layer.dilations[1], strip)
         self.x = x.columns(strip.start, strip.size)
         self.x_pixel, self.x_row = self.x.pixel, self.x.row
         if not self.x.on_chip:
@@ -461,7 +517,7 @@ class DepthwiseSteps:
         self._select(number, strip)
         self.drain.select(number, strip.first, strip.count)
         out = []
-        keep = blocks == 1 and self.passes == 1
+        keep = blocks == 1 and self.passes == 1 and self.layer.dilations[1] == 1
         self.row = self.history = 0
         for offset, count in pieces(rows, self.rows):
             step = TileStep(block=block)
@@ -476,26 +532,35 @@ class DepthwiseSteps:
             for (g0, g), (t0, t) in product(pieces(self.kernel_h, self.groups), pieces(self.taps, n)):
                 taps = _Taps(g0, g, t0, t)
                 continued = keep and offset > 0 and self.history >= g - self.layer.strides[0]
-                stream = self._stream(start + offset, count, taps, continued, more)
-                stream["u0"] -= first
-                fields = self._fields(count, block, blocks, t0)
-                step.matrix.append(
-                    self.context.command(
-                        Unit.MATRIX,
-                        **stream,
-                        **fields,
-                        u_lim=image,
-                        a_base=base,
-                        acc_base=acc,
-                        w_base=weights.plus((g0 * self.taps + t0) * n),
+                for at, together, run in self._commands(blocks):
+                    stream = self._stream(start + offset, count, taps, run, continued, more)
+                    stream["u0"] -= first
+                    fields = self._fields(count, block + at, together, run, t0)
+                    step.matrix.append(
+                        self.context.command(
+                            Unit.MATRIX,
+                            **stream,
+                            **fields,
+                            u_lim=image,
+                            a_base=base.plus(at * self.x.block(n) + run.x_first * self.x_pixel),
+                            acc_base=acc.plus(at * count * self.strip.count + run.y_first),
+                            w_base=weights.plus(at * self.w_block + (g0 * self.taps + t0) * n),
+                        )
                     )
-                )
             how = self.p.fields(block, step)
             self.drain.add(step, acc, how, start + offset, count, block, blocks)
             out.append(step)
         return out
 
-    def _stream(self, start: int, rows: int, taps: _Taps, continued: bool, more: bool) -> dict[str, int]:
+    def _commands(self, blocks: int) -> list[tuple[int, int, _Columns]]:
+        """Return the first channel block, the number of blocks and the columns of each command of a pass."""
+        if self.layer.dilations[1] == 1:
+            return [(0, blocks, run) for run in self.runs]
+        return [(at, 1, run) for at in range(blocks) for run in self.runs]
+
+    def _stream(
+        self, start: int, rows: int, taps: _Taps, run: _Columns, continued: bool, more: bool
+    ) -> dict[str, int]:
         """Return the stream fields of a pass over `taps`; if the next tile continues it, it streams whole rows."""
         stride, g = self.layer.strides[0], taps.rows
         if continued:
@@ -508,9 +573,7 @@ class DepthwiseSteps:
         lead = before * self.pitch + taps.columns - 1
         length = streamed * self.pitch
         if not more:
-            length = (
-                (rows - 1) * stride * self.pitch + lead + (self.strip.count - 1) * self.layer.strides[1] + 1
-            )
+            length = (rows - 1) * stride * self.pitch + lead + (run.y_count - 1) * self.layer.strides[1] + 1
         self.row = row + streamed
         #: Rows of the stream so far, which the next tile finds in the line buffers if it continues the stream.
         self.history = streamed + (self.history if continued else 0)
@@ -525,27 +588,30 @@ class DepthwiseSteps:
         )
         return {"word": word, "u0": row, "dw_lead": lead, "dw_len": length}
 
-    def _fields(self, rows: int, block: int, blocks: int, tap: int) -> dict[str, int]:
-        layer, n = self.layer, self.config.n
+    def _fields(self, rows: int, block: int, blocks: int, run: _Columns, tap: int) -> dict[str, int]:
+        layer, n, across = self.layer, self.config.n, self.layer.dilations[1]
         last = block + blocks == self.blocks
+        tail = (self.channels - 1) % n + 1 if last else 0
+        # Either channel blocks or column phases are the blocks of the command.
+        walk = {"oc_count": blocks, "a_oc": self.x.block(n), "w_oc": self.w_block, "n_tail": tail}
+        walk["acc_oc"] = rows * self.strip.count
+        if across > 1:
+            walk = {"oc_count": run.count, "a_oc": self.x_pixel, "acc_oc": 1, "n_cols": tail}
         return {
+            **walk,
             "a_zp": layer.x_zp,
+            "w_zp": layer.w_zp,
             "x_count": self.pitch,
-            "oc_count": blocks,
             "a_u": self.x_row,
-            "a_v": self.x_pixel,
-            "a_oc": self.x.block(n),
+            "a_v": across * self.x_pixel,
             "u_y": 1,
             "v_x": 1,
-            "v_lim": self.x.w,
-            "v0": self.strip.before + tap,
+            "v_lim": run.x_count,
+            "v0": run.before + tap,
             "w_row": n,
-            "w_oc": self.w_block,
-            "acc_x": 1,
+            "acc_x": across,
             "acc_y": self.strip.count,
-            "acc_oc": rows * self.strip.count,
-            "n_tail": (self.channels - 1) % n + 1 if last else 0,
-            "dw_out_w": self.strip.count,
+            "dw_out_w": run.y_count,
             "dw_sx": layer.strides[1],
             "dw_sy": layer.strides[0],
         }
@@ -553,13 +619,11 @@ class DepthwiseSteps:
 
 def depthwise_steps(context: CodegenContext, layer: DepthwiseLayer) -> list[TileStep]:
     """Generate the steps of a depthwise convolution, phase by phase."""
-    if layer.dilations == (1, 1):
-        return DepthwiseSteps(context, layer).steps()
-    out = []
-    for phase in _phases(layer):
-        layouts = phase.layouts(context.layouts)
-        out += DepthwiseSteps(replace(context, layouts=layouts), phase.layer).steps()
-    return out
+    parts = [
+        (replace(context, layouts=phase.layouts(context.layouts)), phase.layer)
+        for phase in _phases(context.config, layer)
+    ]
+    return [step for part in parts or [(context, layer)] for step in DepthwiseSteps(*part).steps()]
 
 
 KIND = LayerKind(

@@ -87,7 +87,7 @@ def repeated(drain: Drain, pixels: int) -> Drain:
 
 
 @dataclass(frozen=True)
-class _PhaseLine:
+class PhaseLine:
     """One phase along a dimension.
 
     Parameters
@@ -107,13 +107,13 @@ class _PhaseLine:
     pad: int
 
 
-def _phase_lines(outputs: int, inputs: int, dilation: int, pad: int) -> list[_PhaseLine]:
+def phase_lines(outputs: int, inputs: int, dilation: int, pad: int) -> list[PhaseLine]:
     """Return the phases along a dimension, the largest first; a dilation of 1 has one phase."""
     lines = []
     for first in range(min(dilation, outputs)):
         before, start = divmod(first - pad, dilation)
         x_count = ceil_div(inputs - start, dilation)
-        lines.append(_PhaseLine(first, ceil_div(outputs - first, dilation), start, x_count, -before))
+        lines.append(PhaseLine(first, ceil_div(outputs - first, dilation), start, x_count, -before))
     return lines
 
 
@@ -176,7 +176,7 @@ def dilation_phases(
     """
     x, y = layer.shapes[layer.x], layer.shapes[layer.y]
     rows, columns = (
-        _phase_lines(*sizes, dilation, pad)
+        phase_lines(*sizes, dilation, pad)
         for sizes, dilation, pad in zip(((y.h, x.h), (y.w, x.w)), dilations, pads, strict=False)
     )
     summand, inner = layer.inputs[1:], vars(layer)["dilations"]
