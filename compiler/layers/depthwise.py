@@ -1,6 +1,6 @@
 """Depthwise convolutions in the stream mode of MATRIX (docs/machine.md)."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -193,21 +193,12 @@ def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
     found = list(_tilings(context, layer, _widths(context, layer), separate=False))
     if not found and layer.dilations[1] == 1:
         widths = strip_widths(images(layer)[1].w, context.acc_rows // 2, context.config.n)
-        passes = [_passes(context, layer, width) for width in widths]
-        found = list(_tilings(context, layer, passes, separate=True))
+        found = list(_tilings(context, layer, widths, separate=True))
     yield from found
 
 
-def _passes(context: TilingContext, layer: DepthwiseLayer, width: int) -> tuple[int, int]:
-    """Return a width and its number of passes."""
-    x, y = images(layer)
-    return width, stream_passes(context.config, layer, stream_pitch(layer, x.w, y.w, width))
-
-
-def _tilings(
-    context: TilingContext, layer: DepthwiseLayer, widths: list[tuple[int, int]], *, separate: bool
-) -> Tilings:
-    """Yield the tilings with some widths, each with its number of passes.
+def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *, separate: bool) -> Tilings:
+    """Yield the tilings with some widths.
 
     If `separate`, the input of each strip of that width is loaded separately; otherwise, whole rows are loaded.
     """
@@ -215,9 +206,11 @@ def _tilings(
     batch, (x, y) = layer.batch, images(layer)
     kernel_h, taps, channels = layer.weights.shape
     blocks = ceil_div(channels, n)
-    for columns, (width, passes) in product(cuts(min(blocks, config.param_slots // 2)), widths):
-        pitch = stream_pitch(layer, x.w, y.w, width)
+    across = layer.dilations[1]
+    for columns, width in product(cuts(min(blocks, config.param_slots // 2)), widths):
+        stream = stream_of(config, layer, x.w, y.w, width)
         strips, piece, _ = strip_images(x, y, width, layer.strides[1], layer.weights.shape[1])
+        runs = _column_runs(layer.dilations[1], ColumnStrip(0, y.w, 0, x.w, -layer.pads[1]))
         for rows in cuts(y.h):
             sums = rows * width * columns
             if 2 * sums > context.acc_rows:
@@ -237,12 +230,11 @@ def _tilings(
                     used += summand_bytes(layer.drain, context, 2 * sums)
                 if used > context.free:
                     continue
-                across = layer.dilations[1]
-                keep = columns == 1 and passes == 1 and rows < rows_per_load and across == 1
+                keep = columns == 1 and stream.continues and rows < rows_per_load
                 tiles = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows) * strips
                 again = 0 if keep else (kernel_h - 1) * tiles * columns
-                stream = (batch * blocks * y.h * layer.strides[0] * strips + again) * pitch * across
-                array = stream * passes
+                streamed = batch * blocks * y.h * layer.strides[0] * strips + again
+                array = streamed * stream.pitch * across * stream.work
                 bus = (
                     0
                     if context.x_on_chip
@@ -254,7 +246,10 @@ def _tilings(
                     / (columns * n)
                 )
                 bus += 0 if context.y_on_chip else batch * y.h * y.w * blocks
-                cycles = max(array, bus * context.beat, tiles * TILE_CYCLES) + sums + tiles * 10
+                issue = TILE_CYCLES
+                if across > 1:  # the commands of the phases differ and are not repeated in loops
+                    issue *= 3 + len(stream.passes) * columns * len(runs)
+                cycles = max(array, bus * context.beat, tiles * issue) + sums + tiles * 10
                 yield (
                     cycles,
                     LayerSchedule(
@@ -271,14 +266,17 @@ def _tilings(
                 )
 
 
-def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[tuple[int, int]]:
-    """Return candidate widths and their numbers of passes: the whole width, and widths that need fewer passes."""
-    out: list[tuple[int, int]] = []
-    _, y = images(layer)
+def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[int]:
+    """Return candidate widths: the whole width, and widths with fewer stream positions or continued streams."""
+    out: list[int] = []
+    least = 0.0, False
+    x, y = images(layer)
     for strips in range(1, (_MAX_ACROSS if layer.dilations[1] == 1 else 1) + 1):
-        width, passes = _passes(context, layer, ceil_div(y.w, strips))
-        if not out or passes < out[-1][1]:
-            out.append((width, passes))
+        width = ceil_div(y.w, strips)
+        stream = stream_of(context.config, layer, x.w, y.w, width)
+        if not out or (stream.work, not stream.continues) < least:
+            out.append(width)
+            least = stream.work, not stream.continues
     return out
 
 
@@ -301,24 +299,27 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
     )
     if phases_across > 1:
         width = y.w
-    pitch = stream_pitch(layer, x.w, y.w, width)
-    rows_per_pass = max(kernel_rows(context.config, layer, pitch), 1)
-    passes = ceil_div(kernel_h, rows_per_pass)
+    stream = stream_of(context.config, layer, x.w, y.w, width)
+    keep = columns == 1 and stream.continues
     strips, piece, _ = strip_images(x, y, width, layer.strides[1], taps)
     separate = width < y.w and s.strip_width < y.w
-    keep, size = columns == 1 and passes == 1 and phases_across == 1, DTYPE_BYTES[layer.drain.dtype]
+    runs = len(_column_runs(phases_across, ColumnStrip(0, y.w, 0, x.w, -layer.pads[1])))
+    size = DTYPE_BYTES[layer.drain.dtype]
 
     def streamed(row: int, rows: int, across: int, first: bool, last: bool) -> int:
         """Return the cycles of a tile for one block of channels: the sum over all passes."""
         total = 0
-        for g0 in range(0, kernel_h, rows_per_pass):
-            groups = min(rows_per_pass, kernel_h - g0)
-            above = min(max(layer.pads[0] - row * stride - g0, 0), groups - 1)
-            before = stride - 1 if keep and not first else groups - 1 - above
+        for number, each in enumerate(stream.passes):
+            start, count = each.outputs(layer, x.h, row, rows) if number else (row, rows)
+            if count <= 0:
+                continue
+            skip = stride // each.step
+            above = min(max(ceil_div(layer.pads[0] - start * stride - each.row, each.step), 0), each.rows - 1)
+            before = skip - 1 if keep and not first else each.rows - 1 - above
             if keep and not last:
-                return ((rows - 1) * stride + before + 1) * pitch
-            last_row = taps + (ceil_div(across, phases_across) - 1) * layer.strides[1]
-            total += (((rows - 1) * stride + before) * pitch + last_row) * phases_across
+                return ((rows - 1) * skip + before + 1) * stream.pitch
+            last_row = each.columns + (ceil_div(across, phases_across) - 1) * layer.strides[1]
+            total += (((count - 1) * skip + before) * stream.pitch + last_row) * phases_across
         return total
 
     def tiles() -> Iterator[PipelineTile]:
@@ -347,7 +348,9 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
                         wide * cycles,
                         count * across * wide * size,
                         0.0 if context.y_on_chip else beats,
-                        passes + 2 - context.y_on_chip,
+                        len(stream.passes) * (wide * runs if phases_across > 1 else 1)
+                        + 2
+                        - context.y_on_chip,
                     )
 
     high_tiles = sum(
@@ -358,8 +361,12 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
     return TilePipeline(tiles(), count, buffers, s.acc_buffers, s.y_buffers)
 
 
-def pack_depthwise(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
-    """Pack weights (kernel_h, kernel_w, channels) as [block][kernel row][kernel column][N]."""
+def pack_depthwise(config: MlaConfig, weights: NDArray, kernel_rows: Sequence[int]) -> NDArray[np.uint8]:
+    """Pack weights (kernel_h, kernel_w, channels) as [block][kernel row][kernel column][N].
+
+    `kernel_rows` is the order of the kernel rows.
+    """
+    weights = weights[list(kernel_rows)]
     n, channels = config.n, weights.shape[2]
     blocks = ceil_div(channels, n)
     padded = np.zeros((*weights.shape[:2], blocks * n), np.uint8)
@@ -367,42 +374,131 @@ def pack_depthwise(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
     return np.ascontiguousarray(padded.reshape(*weights.shape[:2], blocks, n).transpose(2, 0, 1, 3))
 
 
-def kernel_rows(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
-    """Return the number of kernel rows per pass that fit the array and line buffers, for rows of `pitch` positions."""
-    kernel_h, taps, _ = layer.weights.shape
-    for groups in range(min(kernel_h, config.n // taps, 3), 1, -1):
-        if groups * pitch + 2 * taps <= config.line_depth:
-            return groups
-    return 1
-
-
-def stream_passes(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
-    """Return the number of passes over an image, each with as many kernel rows and columns as the array can hold."""
-    kernel_h, taps, _ = layer.weights.shape
-    return ceil_div(kernel_h, kernel_rows(config, layer, pitch)) * ceil_div(taps, config.n)
-
-
-def stream_pitch(layer: DepthwiseLayer, in_w: int, out_w: int, width: int) -> int:
-    """Return the stream positions per row, including padding, for a strip of `width` of the `out_w` output columns.
-
-    A strip with all columns streams whole image rows; a narrower strip streams the columns that the kernel covers. With
-    a dilation, it has the columns of the largest phase.
-    """
-    taps, stride, left = layer.weights.shape[1], layer.strides[1], layer.pads[1]
-    if layer.dilations[1] > 1:
-        in_w, out_w, width, left = (ceil_div(size, layer.dilations[1]) for size in (in_w, out_w, width, left))
-    needed = (width - 1) * stride + taps
-    return max(needed, in_w + left) if width == out_w else needed
-
-
 @dataclass(frozen=True)
-class _Taps:
-    """Kernel rows and columns of a pass: first row, number of rows, first column, number of columns."""
+class StreamPass:
+    """Kernel rows and columns that one stream sums up.
+
+    Parameters
+    ----------
+    row, rows : int
+        First kernel row, and number of kernel rows.
+    step : int
+        Distance between these kernel rows, and between the streamed image rows: 1, or the vertical stride.
+    column, columns : int
+        First kernel column, and number of kernel columns.
+    """
 
     row: int
     rows: int
+    step: int
     column: int
     columns: int
+
+    def outputs(self, layer: DepthwiseLayer, height: int, start: int, count: int) -> tuple[int, int]:
+        """Return the first of `count` output rows from `start`, and the number of those, that need image rows."""
+        stride, first = layer.strides[0], self.row - layer.pads[0]
+        last = first + (self.rows - 1) * self.step
+        low = max(start, ceil_div(-last, stride))
+        return low, min(start + count, (height - 1 - first) // stride + 1) - low
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Streams of a depthwise convolution over an image.
+
+    Parameters
+    ----------
+    pitch : int
+        Stream positions per image row, including padding.
+    passes : tuple of StreamPass
+        Passes over the image, the sums of which are added.
+    continues : bool
+        True if, for a tile of one channel block, the stream can continue that of the tile above, without repeating the
+        rows that both need.
+    """
+
+    pitch: int
+    passes: tuple[StreamPass, ...]
+    continues: bool
+
+    @property
+    def work(self) -> float:
+        """Number of passes, as multiples of a pass that streams every image row."""
+        return sum(1 / each.step for each in self.passes)
+
+
+def stream_of(
+    config: MlaConfig,
+    layer: DepthwiseLayer,
+    x: int,
+    y: int,
+    width: int,
+    step: int | None = None,
+) -> Stream:
+    """Return the streams of a tile.
+
+    Parameters
+    ----------
+    x, y : int
+        Columns of the input image, and of the output image.
+    width : int
+        Output columns of a tile: all columns, which stream whole image rows, or fewer, which stream the columns that
+        the kernel covers.
+    step : int or None
+        Distance between the kernel rows of a pass; None: the one that needs the fewest stream positions.
+    """
+    steps = [step] if step else list(dict.fromkeys((1, layer.strides[0])))
+    taps, stride = layer.weights.shape[1], layer.strides[1]
+    runs = _column_runs(layer.dilations[1], ColumnStrip(0, y, 0, x, -layer.pads[1]))
+    needed = (
+        max((run.y_count - 1) * stride + taps for run in runs) if width >= y else (width - 1) * stride + taps
+    )
+    pitch = max(needed, x + layer.pads[1]) if width >= y and layer.dilations[1] == 1 else needed
+    passes = _stream_passes(config, layer, pitch, steps)
+    if len(passes) == 1 and passes[0].step == 1 and layer.dilations[1] == 1:
+        return Stream(pitch, passes, True)
+    if width >= y:  # the padding at the left of a row is also that at the right of the row before
+        pitch = 1
+        for run in runs:
+            needed, left = (run.y_count - 1) * stride + taps, max(-run.before, 0)
+            pitch = max(pitch, needed - left, min(left + run.x_count, needed))
+    return Stream(pitch, _stream_passes(config, layer, pitch, steps), False)
+
+
+def _stream_passes(
+    config: MlaConfig, layer: DepthwiseLayer, pitch: int, steps: Sequence[int]
+) -> tuple[StreamPass, ...]:
+    """Return the passes that need the fewest stream positions, for rows of `pitch` positions.
+
+    With a vertical stride, either all image rows are streamed, and some outputs skipped, or only the image rows that
+    the kernel rows with the same remainder need. The first pass computes all outputs.
+    """
+    found = min(
+        (_passes_by_step(config, layer, pitch, step) for step in steps),
+        key=lambda passes: sum(1 / each.step for each in passes),
+    )
+    top = layer.pads[0]
+    centre = [each for each in found if top in range(each.row, each.row + each.rows * each.step, each.step)]
+    return (*centre, *(each for each in found if each not in centre))
+
+
+def _passes_by_step(
+    config: MlaConfig, layer: DepthwiseLayer, pitch: int, step: int
+) -> tuple[StreamPass, ...]:
+    """Return the passes over kernel rows at a distance of `step`."""
+    kernel_h, taps, _ = layer.weights.shape
+    out = []
+    for first in range(min(step, kernel_h)):
+        count = ceil_div(kernel_h - first, step)
+        rows = 1
+        for groups in range(min(count, config.n // taps, 3), 1, -1):
+            if groups * pitch + 2 * taps <= config.line_depth:
+                rows = groups
+                break
+        for row, many in pieces(count, rows):
+            for column, columns in pieces(taps, config.n):
+                out.append(StreamPass(first + row * step, many, step, column, columns))
+    return tuple(out)
 
 
 class DepthwiseSteps:
@@ -439,16 +535,20 @@ class DepthwiseSteps:
                 replace(strip, start=0, size=self.x.w, before=strip.before + strip.start)
                 for strip in self.strips
             ]
-        self._select(0, self.strips[0])
-        self.groups = kernel_rows(self.config, layer, self.pitch)
-        self.passes = stream_passes(self.config, layer, self.pitch)
+        self.step: int | None = None
+        self._select(0, max(self.strips, key=lambda strip: strip.count))
+        self.step = self.stream.passes[0].step
+        #: Kernel rows in the order of their weights: those of each pass are contiguous.
+        self.kernel_rows = [
+            row for first in range(self.step) for row in range(first, self.kernel_h, self.step)
+        ]
         self._allocate_buffers()
 
     def _select(self, number: int, strip: ColumnStrip) -> None:
         """Select the image of the batch, and its columns, for which code is generated next."""
         self.number, self.strip = number, strip
         x, y = (images[number] for images in self.images)
-        self.pitch = stream_pitch(self.layer, x.w, y.w, strip.count)
+        self.stream = stream_of(self.config, self.layer, x.w, y.w, strip.count, self.step)
         self.runs = _column_runs(self.layer.dilations[1], strip)
         self.x = x.columns(strip.start, strip.size)
         self.x_pixel, self.x_row = self.x.pixel, self.x.row
@@ -461,7 +561,7 @@ class DepthwiseSteps:
         tiles = ceil_div(self.blocks, self.columns)
         self.w_block = self.kernel_h * self.taps * n
         self.w_dram = self.context.constant(
-            f"{layer.name}.weights", pack_depthwise(self.config, layer.weights)
+            f"{layer.name}.weights", pack_depthwise(self.config, layer.weights, self.kernel_rows)
         )
         w_buffer = CircularBuffer(
             BufferMemory.SP, f"{layer.name}.w", self.columns * self.w_block, min(schedule.w_buffers, tiles)
@@ -517,7 +617,7 @@ class DepthwiseSteps:
         self._select(number, strip)
         self.drain.select(number, strip.first, strip.count)
         out = []
-        keep = blocks == 1 and self.passes == 1 and self.layer.dilations[1] == 1
+        keep = blocks == 1 and self.stream.continues
         self.row = self.history = 0
         for offset, count in pieces(rows, self.rows):
             step = TileStep(block=block)
@@ -528,23 +628,28 @@ class DepthwiseSteps:
                 first, image = self._image(start, rows)
             acc, weights = self.acc.next(), self.w.get(block, step)
             more = keep and offset + count < rows
-            n = self.config.n
-            for (g0, g), (t0, t) in product(pieces(self.kernel_h, self.groups), pieces(self.taps, n)):
-                taps = _Taps(g0, g, t0, t)
-                continued = keep and offset > 0 and self.history >= g - self.layer.strides[0]
+            for order, taps in enumerate(self.stream.passes):
+                low, many = start + offset, count
+                if order:
+                    low, many = taps.outputs(self.layer, self.x.h, low, many)
+                if many <= 0:
+                    continue
+                continued = keep and offset > 0 and self.history >= taps.rows - self.layer.strides[0]
                 for at, together, run in self._commands(blocks):
-                    stream = self._stream(start + offset, count, taps, run, continued, more)
+                    stream = self._stream(low, many, taps, run, continued, more)
                     stream["u0"] -= first
-                    fields = self._fields(count, block + at, together, run, t0)
+                    fields = self._fields(count, block + at, together, run, taps)
                     step.matrix.append(
                         self.context.command(
                             Unit.MATRIX,
                             **stream,
                             **fields,
                             u_lim=image,
-                            a_base=base.plus(at * self.x.block(n) + run.x_first * self.x_pixel),
-                            acc_base=acc.plus(at * count * self.strip.count + run.y_first),
-                            w_base=weights.plus(at * self.w_block + (g0 * self.taps + t0) * n),
+                            a_base=base.plus(at * self.x.block(self.config.n) + run.x_first * self.x_pixel),
+                            acc_base=acc.plus(
+                                (at * count + low - start - offset) * self.strip.count + run.y_first
+                            ),
+                            w_base=weights.plus(at * self.w_block + self._weight(taps)),
                         )
                     )
             how = self.p.fields(block, step)
@@ -559,21 +664,23 @@ class DepthwiseSteps:
         return [(at, 1, run) for at in range(blocks) for run in self.runs]
 
     def _stream(
-        self, start: int, rows: int, taps: _Taps, run: _Columns, continued: bool, more: bool
+        self, start: int, rows: int, taps: StreamPass, run: _Columns, continued: bool, more: bool
     ) -> dict[str, int]:
         """Return the stream fields of a pass over `taps`; if the next tile continues it, it streams whole rows."""
-        stride, g = self.layer.strides[0], taps.rows
+        g, pitch = taps.rows, self.stream.pitch
+        stride = self.layer.strides[0] // taps.step  # stream rows per output row
         if continued:
             before, row, streamed = stride - 1, self.row, rows * stride
         else:
-            row = start * stride - self.layer.pads[0] + taps.row
-            missing = min(max(-row, 0), g - 1)  # rows above the image are zeros that precede the stream
-            row, before = row + missing, g - 1 - missing
+            row = start * self.layer.strides[0] - self.layer.pads[0] + taps.row
+            # Rows above the image are zeros that precede the stream.
+            missing = min(max(ceil_div(-row, taps.step), 0), g - 1)
+            row, before = row + missing * taps.step, g - 1 - missing
             streamed = (rows - 1) * stride + before + 1
-        lead = before * self.pitch + taps.columns - 1
-        length = streamed * self.pitch
+        lead = before * pitch + taps.columns - 1
+        length = streamed * pitch
         if not more:
-            length = (rows - 1) * stride * self.pitch + lead + (run.y_count - 1) * self.layer.strides[1] + 1
+            length = (rows - 1) * stride * pitch + lead + (run.y_count - 1) * self.layer.strides[1] + 1
         self.row = row + streamed
         #: Rows of the stream so far, which the next tile finds in the line buffers if it continues the stream.
         self.history = streamed + (self.history if continued else 0)
@@ -582,13 +689,17 @@ class DepthwiseSteps:
             taps=taps.columns,
             groups=g,
             keep=int(continued),
-            accumulate=int(taps.row + taps.column > 0),
+            accumulate=int(taps != self.stream.passes[0]),
             a_unsigned=int(self.layer.shapes[self.layer.x].dtype == Dtype.U8),
             w_unsigned=int(self.layer.weights.dtype == np.uint8),
         )
-        return {"word": word, "u0": row, "dw_lead": lead, "dw_len": length}
+        return {"word": word, "u0": row, "u_y": taps.step, "dw_lead": lead, "dw_len": length, "dw_sy": stride}
 
-    def _fields(self, rows: int, block: int, blocks: int, run: _Columns, tap: int) -> dict[str, int]:
+    def _weight(self, taps: StreamPass) -> int:
+        """Return the offset of a pass's weights within those of a channel block."""
+        return (self.kernel_rows.index(taps.row) * self.taps + taps.column) * self.config.n
+
+    def _fields(self, rows: int, block: int, blocks: int, run: _Columns, taps: StreamPass) -> dict[str, int]:
         layer, n, across = self.layer, self.config.n, self.layer.dilations[1]
         last = block + blocks == self.blocks
         tail = (self.channels - 1) % n + 1 if last else 0
@@ -601,19 +712,17 @@ class DepthwiseSteps:
             **walk,
             "a_zp": layer.x_zp,
             "w_zp": layer.w_zp,
-            "x_count": self.pitch,
+            "x_count": self.stream.pitch,
             "a_u": self.x_row,
             "a_v": across * self.x_pixel,
-            "u_y": 1,
             "v_x": 1,
             "v_lim": run.x_count,
-            "v0": run.before + tap,
+            "v0": run.before + taps.column,
             "w_row": n,
             "acc_x": across,
             "acc_y": self.strip.count,
             "dw_out_w": run.y_count,
             "dw_sx": layer.strides[1],
-            "dw_sy": layer.strides[0],
         }
 
 
