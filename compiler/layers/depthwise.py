@@ -129,8 +129,8 @@ def _by_phases(dilations: tuple[int, ...], strides: tuple[int, int], x: Image, b
 def _phases(config: MlaConfig, layer: DepthwiseLayer) -> list[DilationPhase[DepthwiseLayer]]:
     """Return the convolutions that a layer consists of and that follow one another; none for a single convolution."""
     down, across = layer.dilations
-    if 2 * layer.shapes[layer.y].w <= config.acc_rows:
-        across = 1
+    if (2 if down == 1 else 4) * layer.shapes[layer.y].w <= config.acc_rows:
+        across = 1  # a row of sums fits twice, also if consecutive phases share the accumulator
     return dilation_phases(layer, layer.pads, (down, across)) if (down, across) != (1, 1) else []
 
 
@@ -246,6 +246,10 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                     / (columns * n)
                 )
                 bus += 0 if context.y_on_chip else batch * y.h * y.w * blocks
+                if not context.x_on_chip:
+                    bus += batch * x.h * x.w * (_beats(channels, columns, n) - blocks)
+                if not context.y_on_chip:
+                    bus += batch * y.h * y.w * (_beats(channels, columns, n) - blocks)
                 issue = TILE_CYCLES
                 if across > 1:  # the commands of the phases differ and are not repeated in loops
                     issue *= 3 + len(stream.passes) * columns * len(runs)
@@ -264,6 +268,15 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                         on_chip=context.y_on_chip,
                     ),
                 )
+
+
+def _beats(channels: int, columns: int, n: int) -> float:
+    """Return the bus beats of the channels of a pixel, in lines of `columns` blocks of `n` channels each."""
+    size = columns * n
+    if channels <= size:
+        return ceil_div(channels, n)
+    whole, rest = divmod(channels, size)
+    return whole * lines(1, size, channels, n) + (lines(1, rest, channels, n) if rest else 0)
 
 
 def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[int]:
