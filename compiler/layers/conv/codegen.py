@@ -73,12 +73,8 @@ class ConvSteps:
         self.out_c = out_c if self.grouped else layer.group_outputs
         self.block_channels = layer.group_outputs if self.grouped else n
         self.layout = layout_of(layer, schedule, self.x)
-        taps = {
-            Im2colLayout.PIXELS: 1,
-            Im2colLayout.ROWS: self.kernel_w,
-            Im2colLayout.STRIPS: self.kernel_h * self.kernel_w,
-        }
-        self.reduction = self.in_c * taps[self.layout]
+        taps = {Im2colLayout.PIXELS: 1, Im2colLayout.ROWS: self.kernel_w}
+        self.reduction = self.in_c * taps.get(self.layout, self.kernel_h * self.kernel_w)
         self.blocks = ceil_div(self.out_c, self.block_channels)
         self.k_blocks = ceil_div(self.reduction, n)
         self.rows_per_load = min(schedule.rows_per_load, self.y.h)
@@ -194,11 +190,12 @@ class ConvSteps:
             tiles = [(load_rows, block) for load_rows in row_groups for block in blocks]
         else:
             tiles = [(load_rows, block) for block in blocks for load_rows in row_groups]
-        return [
-            step
-            for number, (load_rows, block) in enumerate(tiles, 1)
-            for step in self._tile(*load_rows, *block, first=number == 1, last=number == len(tiles))
-        ]
+        steps, gathers = [], []
+        for number, (load_rows, block) in enumerate(tiles, 1):
+            steps.append(self._tile(*load_rows, *block, first=number == 1, last=number == len(tiles)))
+            gathers.append(self.image.gathers)
+            self.image.gathers = []
+        return _ahead(steps, gathers, self.image.depth > 1)
 
     def _tile(
         self,
@@ -218,6 +215,7 @@ class ConvSteps:
         self.drain.select(number, strip.first, strip.count)
         tile = TilePart(start, rows, block, blocks, rows)
         self.image.load_partially = self.context.schedule.split_first_tile and first
+        splits = self.context.schedule.split_first_tile and self.layout != Im2colLayout.GATHERED
         schedule, k_pieces = self.context.schedule, list(pieces(self.k_blocks, self.k_size))
         few = ceil_div(self.config.n, strip.count)
         name = f"{self.layer.name}.{self.group}"
@@ -234,7 +232,7 @@ class ConvSteps:
         out = []
         for (k, k_count), part, acc in work:
             pieced = [(part, acc)]
-            if schedule.split_first_tile and first and k == 0:
+            if splits and first and k == 0:
                 pieced = split_first_tile(part, acc, few, strip.count)
             for piece, sums in pieced:
                 step = TileStep(block=block)
@@ -290,6 +288,25 @@ class ConvSteps:
         }
         image = self.image.get(step, load_rows, part, block, k)
         return self.context.command(Unit.MATRIX, **(fields | image))
+
+
+def _ahead(tiles: list[list[TileStep]], gathers: list[list[TileStep]], early: bool) -> list[TileStep]:
+    """Return all steps in order; if `early`, the inputs of a load are gathered during the tiles of the load before.
+
+    Parameters
+    ----------
+    tiles : list of lists of TileStep
+        Steps of each tile.
+    gathers : list of lists of TileStep
+        For each tile, the steps that gather its inputs; empty if an earlier tile has the same inputs.
+    """
+    before: list[list[TileStep]] = [[] for _ in tiles]
+    last = 0
+    for tile, steps in enumerate(gathers):
+        for number, step in enumerate(steps):
+            before[last + number * (tile - last) // len(steps) if early else tile].append(step)
+        last = tile if steps else last
+    return [step for first, rest in zip(before, tiles, strict=True) for step in (*first, *rest)]
 
 
 def conv_steps(context: CodegenContext, layer: ConvLayer) -> list[TileStep]:

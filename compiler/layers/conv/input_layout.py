@@ -27,13 +27,17 @@ class Im2colLayout(StrEnum):
     PIXELS = "pixels"  # no dimension: pixels are separate
     ROWS = "rows"  # the columns; rows are stored with left and right padding
     STRIPS = "strips"  # both; for each output column, the pixels under its kernel are stored row by row
+    GATHERED = "gathered"  # as STRIPS, copied by FUSE from image rows in the scratchpad instead of loaded
 
 
 def can_fold(layer: ConvLayer, on_chip: bool, layout: Im2colLayout) -> bool:
     """Return True if a convolution supports a layout.
 
-    `PIXELS` is always supported. The other layouts store padding and need pixels that are contiguous in memory.
+    `PIXELS` is always supported. `ROWS` and `STRIPS` are loaded from DRAM. All layouts but `PIXELS` store padding and
+    need pixels that are contiguous in memory.
     """
+    if layout == Im2colLayout.GATHERED:
+        return layer.groups == 1 and layer.dilations == (1, 1) and layer.weights.shape[2] > 1
     if on_chip or layer.groups > 1 or layer.dilations[1] > 1 or layer.weights.shape[2] == 1:
         return layout == Im2colLayout.PIXELS
     return layout != Im2colLayout.STRIPS or layer.dilations[0] == 1
@@ -41,8 +45,10 @@ def can_fold(layer: ConvLayer, on_chip: bool, layout: Im2colLayout) -> bool:
 
 def layout_of(layer: ConvLayer, schedule: LayerSchedule, x: TensorLayout) -> Im2colLayout:
     """Return the layout that a schedule selects, or `PIXELS` if the convolution does not support it."""
-    if schedule.im2col and x.pixel == x.c and can_fold(layer, x.on_chip, Im2colLayout.STRIPS):
-        return Im2colLayout.STRIPS
+    if schedule.im2col and x.pixel == x.c:
+        layout = Im2colLayout.GATHERED if schedule.fold_kernel_width else Im2colLayout.STRIPS
+        if can_fold(layer, x.on_chip, layout):
+            return layout
     return (
         Im2colLayout.ROWS
         if schedule.fold_kernel_width and can_fold(layer, x.on_chip, Im2colLayout.ROWS)

@@ -15,8 +15,8 @@ from compiler.commands.tile_buffers import (
 from compiler.layers.conv.input_layout import Im2colLayout
 from compiler.layers.conv.layer import ConvLayer
 from compiler.util.tiles import ceil_div
-from hw.isa.commands import LOAD_WORD
-from hw.isa.enums import Unit
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD
+from hw.isa.enums import Dtype, Unit
 
 #: Maximum number of parts of a first tile; each part needs additional commands.
 _MAX_FIRST_TILE_PARTS = 3
@@ -176,19 +176,26 @@ class ConvImage:
         self.channels = self.in_c
         if self.grouped:
             self.channels = min(columns * self.in_c, self.images[0].c)
+        #: Steps in which FUSE gathers strips for the next tile.
+        self.gathers: list[TileStep] = []
         self.select(0, strips[0])
-        if self.x.on_chip:
+        if self.in_place:
             return
         row_groups = list(pieces(self.y.h, cut.rows_per_load))
-        size = 0
+        size = rows = 0
         for strip in strips:
             self.select(0, strip)
             size = max(size, *(self._size(*load_rows) for load_rows in row_groups))
+            rows = max(rows, *(self._rows(*load_rows)[1] * self.x.w * self.x.c for load_rows in row_groups))
         count = len(row_groups) * ceil_div(cut.k_blocks, cut.k_size) * layer.batch * len(strips)
         count *= ceil_div(layer.groups, columns) if self.grouped else 1
         size += self.n
         buffer = CircularBuffer(BufferMemory.SP, f"{name}.x", size, min(context.schedule.x_buffers, count))
-        self.tiles = TileBuffers(buffer, self._begin)
+        gathered = layout == Im2colLayout.GATHERED
+        self.tiles = TileBuffers(buffer, self._gather if gathered else self._begin)
+        if gathered and not self.x.on_chip:
+            source = CircularBuffer(BufferMemory.SP, f"{name}.rows", rows + self.n, buffer.depth)
+            self.source = TileBuffers(source, self._load_source)
         #: True if only the rows that the next part of a tile needs are loaded.
         self.load_partially = False
         #: Number of rows of each tile, or of its strips, that have been loaded so far.
@@ -197,7 +204,12 @@ class ConvImage:
     @property
     def depth(self) -> int:
         """Number of pieces that are in the scratchpad at the same time."""
-        return self.tiles.buffer.depth if not self.x.on_chip else _UNLIMITED_DEPTH
+        return _UNLIMITED_DEPTH if self.in_place else self.tiles.buffer.depth
+
+    @property
+    def in_place(self) -> bool:
+        """True if MATRIX reads the image on chip where it is."""
+        return self.x.on_chip and self.layout != Im2colLayout.GATHERED
 
     def select(self, number: int, strip: ColumnStrip) -> None:
         """Select the image of the batch, and its columns, for which code is generated next."""
@@ -207,7 +219,7 @@ class ConvImage:
         self.left = self.right = 0
         #: Distance in bytes between pixels, and between rows of the image or of the pixels under a kernel.
         self.pixel, self.row = self.x.pixel, self.x.row
-        if self.x.on_chip:
+        if self.in_place:
             return
         if self.layout == Im2colLayout.ROWS:
             self.left = max(-strip.before, 0)
@@ -215,11 +227,16 @@ class ConvImage:
             self.right = max(strip.before + reach - self.x.w, 0)
         self.pixel = self.channels if self.cut.whole else self.cut.k_size * self.n
         self.row = (self.left + self.x.w + self.right) * self.pixel
-        if self.layout == Im2colLayout.STRIPS:
+        if self._has_strips:
             self.row = self.kernel_w * self.x.c
 
+    @property
+    def _has_strips(self) -> bool:
+        """True if the scratchpad holds the pixels under the kernel for each output column."""
+        return self.layout in (Im2colLayout.STRIPS, Im2colLayout.GATHERED)
+
     def _size(self, start: int, rows: int) -> int:
-        if self.layout == Im2colLayout.STRIPS:
+        if self._has_strips:
             return self.y.w * self._pitch(rows)
         return self._rows(start, rows)[1] * self.row
 
@@ -246,9 +263,12 @@ class ConvImage:
         layer, start, rows = self.layer, part.start, part.rows
         channel = (block if self.grouped else self.group) * self.in_c
         key = (self.number, self.strip.first, channel, *load_rows, k)
-        if self.layout == Im2colLayout.STRIPS:
+        if self._has_strips:
+            gathered = self.layout == Im2colLayout.GATHERED
             return {
-                "a_base": self._load_rows(key, (start, rows), step),
+                "a_base": self.tiles.get(key, step)
+                if gathered
+                else self._load_rows(key, (start, rows), step),
                 "u0": (start - load_rows[0]) * layer.strides[0],
                 "x_count": self.y.w,
                 "y_count": rows,
@@ -306,7 +326,7 @@ class ConvImage:
             (self.kernel_h, self.kernel_w) == (1, 1)
             and layer.strides == (1, 1)
             and layer.pads == (0, 0, 0, 0)
-            and self.layout != Im2colLayout.STRIPS
+            and not self._has_strips
             and self.row == self.x.w * self.pixel
             and (self.y.h, self.y.w) == (self.x.h, self.x.w)
         )
@@ -389,6 +409,87 @@ class ConvImage:
                     dst_z=pitch,
                 )
             )
+        return out
+
+    def _gather(self, key: Hashable, address: BufferRef) -> list[Command]:
+        """Add the steps in which FUSE gathers all strips of a load; their parts follow the tiles of the load."""
+        *_, start, rows, _ = key  # type: ignore[misc]
+        steps = [
+            TileStep(fuse=self._gather_rows(address, (start, rows), part))
+            for part in pieces(self._height(rows), ceil_div(self._height(rows), self._tiles_per_load(rows)))
+        ]
+        base, first, count = self.x.address(), 0, self.x.h
+        if not self.x.on_chip:
+            base = self.source.get(key, steps[0])
+            first, count = self._rows(start, rows)
+        for step in steps:
+            for command in step.fuse:
+                at, low = command.fields["a_base"], command.fields["u0"]
+                assert isinstance(at, int) and isinstance(low, int)
+                command.fields |= {"a_base": base.plus(at), "u0": low - first, "u_lim": count}
+        self.gathers += steps
+        return []
+
+    def _tiles_per_load(self, rows: int) -> int:
+        return ceil_div(rows, min(self.context.schedule.rows, rows))
+
+    def _load_source(self, key: Hashable, address: BufferRef) -> list[Command]:
+        """Return the load of the image rows of which strips are gathered."""
+        *_, start, rows, _ = key  # type: ignore[misc]
+        first, count = self._rows(start, rows)
+        lines = image_lines(self.x, count, self.x.c, "dst", self.x.c, self.x.w * self.x.c)
+        return [self.context.command(Unit.LOAD, dram=self.x.address(first), dst=address, **lines)]
+
+    def _gather_rows(self, address: BufferRef, load_rows: Rows, part: Rows) -> list[Command]:
+        """Return the FUSE commands that gather some rows of all strips of a load.
+
+        A strip inside the image is copied in pieces of N bytes. At the edges of the image, each pixel is copied
+        separately, so that FUSE can replace those outside. Addresses and rows of the image are relative to its start.
+        """
+        layer, line, pitch = self.layer, self.row, self._pitch(load_rows[1])
+        pixel, row = (self.x.pixel, self.x.row) if self.x.on_chip else (self.x.c, self.x.w * self.x.c)
+        stride, before = layer.strides[1], self.strip.before
+        dtype = layer.shapes[layer.x].dtype
+        low, high = (0, 255) if dtype == Dtype.U8 else (-128, 127)
+        common: dict[str, int | BufferRef] = {
+            "src": FUSE_SRC.pack(a_src=1, a_dtype=dtype),
+            "stage": FUSE_STAGE.pack(d_dst=1, d_dtype=dtype, tail_dim=FUSE_DIMS.index("n")),
+            "a_n": self.n,
+            "d_n": self.n,
+            "a_u": row,
+            "y_count": part[1],
+            "u0": load_rows[0] * layer.strides[0] - layer.pads[0] + part[0],
+            "u_y": 1,
+            "v_x": 1,
+            "d_y": line,
+            "zp_ab": layer.x_zp & 0xFFFF,
+            "zp": layer.x_zp,
+            "clip_lo": low,
+            "clip_hi": high,
+        }
+        out = []
+        for column, columns in self._columns():
+            at = column * stride + before
+            inside = 0 <= at <= self.x.w - self.kernel_w
+            size = line if inside else self.x.c
+            fields = common | {
+                "d_base": address.plus(column * pitch + part[0] * line),
+                "n_count": ceil_div(size, self.n),
+                "lanes": min(size, self.n),
+                "lanes_tail": (size - 1) % self.n + 1,
+            }
+            if inside:
+                fields |= {"a_base": at * pixel, "x_count": columns, "a_v": stride * pixel, "d_x": pitch}
+            else:
+                fields |= {
+                    "a_base": 0,
+                    "x_count": self.kernel_w,
+                    "a_v": pixel,
+                    "d_x": self.x.c,
+                    "v0": at,
+                    "v_lim": self.x.w,
+                }
+            out.append(self.context.command(Unit.FUSE, **fields))
         return out
 
     def _columns(self) -> list[tuple[int, int]]:

@@ -70,13 +70,12 @@ class _Cut:
         self.images = layer.batch * self.strips
         self.taps, self.out_c = self.kernel_h * kernel_w, out_c
         self.layout = Im2colLayout.PIXELS
-        if s.im2col and can_fold(layer, context.x_on_chip, Im2colLayout.STRIPS):
-            self.layout = Im2colLayout.STRIPS
+        both = Im2colLayout.GATHERED if s.fold_kernel_width else Im2colLayout.STRIPS
+        if s.im2col and can_fold(layer, context.x_on_chip, both):
+            self.layout = both
         elif s.fold_kernel_width and can_fold(layer, context.x_on_chip, Im2colLayout.ROWS):
             self.layout = Im2colLayout.ROWS
-        deep = {Im2colLayout.PIXELS: 1, Im2colLayout.ROWS: kernel_w, Im2colLayout.STRIPS: self.taps}[
-            self.layout
-        ]
+        deep = {Im2colLayout.PIXELS: 1, Im2colLayout.ROWS: kernel_w}.get(self.layout, self.taps)
         self.kernel_w, self.blocks, self.k_blocks = (
             kernel_w,
             ceil_div(out_c, self.lanes),
@@ -126,6 +125,13 @@ class _Cut:
         if self.strips > 1 and width == x.c:
             return lines(count, x.w * x.c, self.x_row, n, least)
         return lines(count * x.w, width, x.c, n, least)
+
+    def gathers(self, rows: int) -> float:
+        """Return the cycles in which FUSE gathers the inputs of `rows` output rows."""
+        if self.layout != Im2colLayout.GATHERED:
+            return 0.0
+        again = max(self.kernel_h - self.stride, 0) / self.rows_per_load
+        return rows * (self.stride + again) * self.y.w * ceil_div(self.kernel_w * self.x.c, self.n)
 
     def out(self, pixels: int, block: int, columns: int) -> float:
         """Return the bus beats for storing the results of some channel blocks."""
@@ -285,6 +291,7 @@ class _Tile:
             place = (*self.key[:2], self.row + part.start, part.block)
             loads += with_drain(layer.drain, s, cut.context, place, cut.blocks, beats)
             fuse = pixels * part.blocks * cut.drain_rate
+            fuse += cut.gathers(drained) if part.block == 0 else 0.0
             store = 0.0 if cut.context.y_on_chip else beats
         return PipelineTile(
             tuple(loads),
@@ -398,8 +405,7 @@ class ConvTiler:
         self.passes = {
             Im2colLayout.PIXELS: self.taps * ceil_div(self.in_c, n),
             Im2colLayout.ROWS: self.kernel_h * ceil_div(self.in_c * self.kernel_w, n),
-            Im2colLayout.STRIPS: ceil_div(self.in_c * self.taps, n),
-        }[layout]
+        }.get(layout, ceil_div(self.in_c * self.taps, n))
         self.reach = (self.kernel_h - 1) * layer.dilations[0] + 1
         padding = layer.pads[1] + layer.pads[3] if layout == Im2colLayout.ROWS and self.strips == 1 else 0
         self.pitch = self.x.w + padding
@@ -412,21 +418,24 @@ class ConvTiler:
 
         `part` is the share of the input channels, `columns` the number of blocks of output channels of a tile.
         """
-        if self.context.x_on_chip:
-            return 0, 0
         stride, n = self.layer.strides[0], self.n
+        line = self.kernel_w * self.x.c
+        count = self.y.w * ((rows_per_load - 1) * stride + self.kernel_h)
+        gathered = count * line + n if self.layout == Im2colLayout.GATHERED else 0
+        if self.context.x_on_chip:
+            return gathered, 0
         if self.layout == Im2colLayout.STRIPS:
-            line = self.kernel_w * self.x.c
-            count = self.y.w * ((rows_per_load - 1) * stride + self.kernel_h)
             return count * line + n, count * (line + n - 1) / n
         rows = input_rows(rows_per_load, stride, self.reach, self.x.h)
         channels = min(columns * self.in_c, self.x.c) if self.grouped else self.in_c
         line = self.pitch * channels
-        size = int(rows * line * part) + n
+        size = int(rows * line * part) + n + gathered
         if part == 1.0:
             if channels < self.x.c:  # only the channels of some groups are loaded
                 return size, lines(rows * self.x.w, channels, self.x.c, n)
-            return size, size / n if self.strips == 1 else lines(rows, line, self.x_row, n)
+            if self.strips > 1:
+                return size, lines(rows, line, self.x_row, n)
+            return size, (size - gathered) / n
         astride = 0 if self.x.c % n == 0 else n - 1  # pieces of pixels begin anywhere in a beat
         return size, rows * self.x.w * (self.x.c * part + astride) / n
 
@@ -461,12 +470,11 @@ class ConvTiler:
 
     def _tiles(self, depth: int) -> list[ConvTile]:
         most = min(self.blocks, self.context.config.param_slots // 2)
+        whole = self.context.x_on_chip and self.layout != Im2colLayout.GATHERED
         return [
             ConvTile(depth, columns, rows, rows_per_load, order, resident)
             for columns, rows in product(cuts(most), cuts(self.y.h))
-            for rows_per_load, (order, resident) in product(
-                _rows_per_load(rows, self.y.h, self.context.x_on_chip), _ORDERS
-            )
+            for rows_per_load, (order, resident) in product(_rows_per_load(rows, self.y.h, whole), _ORDERS)
         ]
 
     def _tiling(self, tile: ConvTile) -> tuple[float, LayerSchedule] | None:
@@ -500,6 +508,10 @@ class ConvTiler:
         x_tiles = parts * (row_loads if tile.order == "channels" else 1)
         w_least = w_tiles if tile.resident else min(2, w_tiles)
         kept = not whole and w_bytes * w_least + x_bytes * x_tiles + y_bytes <= context.free
+        gathers = 0.0
+        if self.layout == Im2colLayout.GATHERED:
+            height = (tile.rows_per_load - 1) * layer.strides[0] + self.kernel_h
+            gathers = row_loads * height * self.y.w * ceil_div(self.kernel_w * self.x.c, n)
         x_buffers = min(2, row_loads * parts)
         if kept:
             room = (context.free - w_bytes * w_least - y_bytes) // max(x_bytes, 1)
@@ -531,7 +543,11 @@ class ConvTiler:
             x_stream = loads * around / (x_buffers / side)
         part_in, part_array = (w_bytes / n + x_beats) * context.beat, array / steps
         start = part_in + (parts - 1) * max(part_in - part_array, 0)
-        cycles = max(array, bus * context.beat * BUS_OVERHEAD, drain, steps * TILE_CYCLES, w_stream, x_stream)
+        issue = TILE_CYCLES * (2 if gathers else 1)
+        cycles = max(
+            array, bus * context.beat * BUS_OVERHEAD, drain + gathers, steps * issue, w_stream, x_stream
+        )
+        cycles += gathers / row_loads
         cycles += self._end(tile) + start + tiles * groups * _TILE_OVERHEAD_CYCLES + (steps - tiles * groups)
         cycles += context.neighbour_cycles * (tile.rows / self.y.h if tile.order == "rows" else 1)
         cycles += (
@@ -552,13 +568,15 @@ class ConvTiler:
             y_buffers=y_buffers,
             acc_buffers=sum_buffers(context, sums),
             prefetch=PREFETCH_STEPS,
-            fold_kernel_width=self.layout == Im2colLayout.ROWS,
-            im2col=self.layout == Im2colLayout.STRIPS,
+            fold_kernel_width=self.layout in (Im2colLayout.ROWS, Im2colLayout.GATHERED),
+            im2col=self.layout in (Im2colLayout.STRIPS, Im2colLayout.GATHERED),
             pixels_per_pass=self.pixels_per_pass,
             on_chip=context.y_on_chip,
             split_last_tile=context.split_last_tile,
             common_scale=self.common_scale,
-            split_first_tile=self._starts_from_dram and x_beats >= _MIN_SPLIT_INPUT_BLOCKS * n,
+            split_first_tile=self._starts_from_dram
+            and self.layout != Im2colLayout.GATHERED
+            and x_beats >= _MIN_SPLIT_INPUT_BLOCKS * n,
         )
 
     def _end(self, tile: ConvTile) -> float:
@@ -576,9 +594,9 @@ class ConvTiler:
         return max(rows, self.n) + (_WEIGHT_DELAY_CYCLES if rows < 2 * self.n else 0)
 
 
-def _rows_per_load(rows: int, height: int, on_chip: bool) -> list[int]:
-    """Return candidate numbers of rows per load: the rows of a few tiles, or all rows."""
-    if on_chip:
+def _rows_per_load(rows: int, height: int, whole: bool) -> list[int]:
+    """Return candidate numbers of rows per load: the rows of a few tiles, or all rows; only all rows if `whole`."""
+    if whole:
         return [height]
     return sorted({min(rows * times, height) for times in (1, 2, 4, 8)} | {height})
 
@@ -639,12 +657,14 @@ def pixel_packings(context: TilingContext, layer: ConvLayer) -> Iterator[int]:
 
 def _layouts(context: TilingContext, layer: ConvLayer) -> list[Im2colLayout]:
     """Return the usable layouts of the image, omitting any that does not need fewer passes than those before it."""
-    layouts, least = [], 0
+    layouts: list[Im2colLayout] = []
+    passes: dict[Im2colLayout, int] = {}
     for layout in Im2colLayout:
         if layout != Im2colLayout.PIXELS and not can_fold(layer, context.x_on_chip, layout):
             continue
-        passes = ConvTiler(context, layer, layout, 1).passes
-        if not layouts or passes < least:
+        passes[layout] = ConvTiler(context, layer, layout, 1).passes
+        # Loaded and gathered strips need the same passes, but different units.
+        others = [each for each in layouts if layout != Im2colLayout.GATHERED or each != Im2colLayout.STRIPS]
+        if all(passes[layout] < passes[each] for each in others):
             layouts.append(layout)
-            least = passes
     return layouts

@@ -197,7 +197,8 @@ class ChannelBlockPair:
         return [
             layout
             for layout in Im2colLayout
-            if layout == Im2colLayout.PIXELS or can_fold(self.first, self.context.x_on_chip, layout)
+            if layout != Im2colLayout.GATHERED
+            and (layout == Im2colLayout.PIXELS or can_fold(self.first, self.context.x_on_chip, layout))
         ]
 
     def _tilings(self) -> Iterator[_PairTiling]:
