@@ -39,10 +39,12 @@ STABLE = {
     "Addend": "tensor stage fields",
     "BSource": "NONE ACC SP",
     "Compare": "ALWAYS EQ NE LT GE LTU GEU",
-    "ConvLayer": "name nodes ops x y shapes macs batch weights drain strides pads dilations groups x_zp w_zp",
+    "ConvLayer": (
+        "name nodes ops x y shapes macs batch weights drain strides pads dilations groups x_zp w_zp outputs_per_group"
+    ),
     "ConvTransposeLayer": "name nodes ops x y shapes macs batch phases strides merged",
     "Copy": "source walk rescale fill",
-    "DepthwiseLayer": "name nodes ops x y shapes macs batch weights drain strides pads dilations x_zp",
+    "DepthwiseLayer": "name nodes ops x y shapes macs batch weights drain strides pads dilations x_zp w_zp",
     "Drain": "bias mult exponent zp clip rounding dtype residual table",
     "Dram": "latency bytes_per_cycle throttle",
     "Dtype": "I8 U8 I16 I32",
