@@ -642,7 +642,7 @@ class BoxSteps:
         rescale : Rescale or None
             Conversion of each element.
         """
-        later: list[TileStep] = []
+        later: Iterator[TileStep] = iter(())
         for box in plan.parts(self.n):
             steps, rest = self._box(plan, box, x, y, dtypes, rescale)
             yield from steps
@@ -658,7 +658,7 @@ class BoxSteps:
         y: BufferRef,
         dtypes: tuple[Dtype, Dtype],
         rescale: Rescale | None,
-    ) -> tuple[list[TileStep], list[TileStep]]:
+    ) -> tuple[list[TileStep], Iterator[TileStep]]:
         """Return the steps of a box up to the intermediate box, and the other steps."""
         first, source = TileStep(), x
         if not plan.ends.x_here:
@@ -666,25 +666,40 @@ class BoxSteps:
             first.loads += self.lines.load(box.loads, x, source, 1)
         if plan.mode == Mode.STORE:
             first.stores += self.lines.store(box.stores(plan.mode), source, y, 1)
-            return [first], []
-        target = y if plan.ends.y_here else self.y.next()
-        whole = box.permutation()
-        rest: list[TileStep] = []
-        if plan.mode == Mode.COPY:
-            first.fuse += self.lines.fuse(whole, source, target, dtypes, rescale)
-            steps = last = [first]
-        elif plan.mode == Mode.TURN:
-            steps = last = list(self._turn([(whole, plan.along)], source, target, dtypes, rescale))
-        else:
+            return [first], iter(())
+        if plan.mode == Mode.TURN_TWICE:
             into, out, _ = box.twice(plan.along)
             between = self.z.next()
             steps = list(self._turn(into, source, between, (dtypes[0], dtypes[0]), None))
-            rest = last = list(self._turn(out, between, target, dtypes, rescale))
-        if steps[0] is not first:
-            steps[0].loads = first.loads + steps[0].loads
-        if not plan.ends.y_here:
-            last[-1].stores += self.lines.store(box.stores(plan.mode), target, y, 1)
+            rest = self._last(plan, box, out, between, y, dtypes, rescale)
+        else:
+            whole = [(box.permutation(), plan.along)]
+            steps, rest = list(self._last(plan, box, whole, source, y, dtypes, rescale)), iter(())
+        steps[0].loads = first.loads + steps[0].loads
         return steps, rest
+
+    def _last(
+        self,
+        plan: BoxPlan,
+        box: Box,
+        walks: list[tuple[Walk, int]],
+        source: BufferRef,
+        y: BufferRef,
+        dtypes: tuple[Dtype, Dtype],
+        rescale: Rescale | None,
+    ) -> Iterator[TileStep]:
+        """Yield the steps that permute a box to the order of the destination, and store it."""
+        target = y if plan.ends.y_here else self.y.next()
+        if plan.mode == Mode.COPY:
+            step = TileStep()
+            for walk, _ in walks:
+                step.fuse += self.lines.fuse(walk, source, target, dtypes, rescale)
+            steps = [step]
+        else:
+            steps = list(self._turn(walks, source, target, dtypes, rescale))
+        if not plan.ends.y_here:
+            steps[-1].stores += self.lines.store(box.stores(plan.mode), target, y, 1)
+        yield from steps
 
     def _turn(
         self,
