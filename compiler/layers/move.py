@@ -32,7 +32,7 @@ from compiler.layers.lowering_context import (
     affine,
     image_of,
 )
-from compiler.layers.permutation import BoxPlan, BoxSteps, Ends, Engine, line_beats, plans
+from compiler.layers.permutation import BETWEEN_BUFFERS, BoxPlan, BoxSteps, Ends, Engine, line_beats, plans
 from compiler.layers.strided_copy import (
     Copy,
     Rescale,
@@ -467,13 +467,16 @@ def box_plans(
 
 def line_cycles(config: MlaConfig, layer: MoveLayer, copy: Copy, here: Sequence[bool]) -> float:
     """Return the estimated cycles of a copy that is moved as lines, or as blocks that LOAD transposes."""
-    n, walk = config.n, copy.walk.merged()
-    load, store = _beats(n, walk, DTYPE_BYTES[layer.shapes[layer.y].dtype])
-    run = walk.dims[-1][0] if walk.dims and walk.dims[-1][1:] == (1, 1) else 1
+    n, walk, size = config.n, copy.walk.merged(), DTYPE_BYTES[layer.shapes[layer.y].dtype]
+    inner = len(walk.dims) - 1 if walk.dims and walk.dims[-1][1:] == (1, 1) else None
+    run = 1 if inner is None else walk.dims[inner][0]
     fuse = walk.count // run * ceil_div(run, n) * config.fuse_rate
     if all(here):
         return fuse
-    bus = (0.0 if here[0] or copy.source is None else load) + (0.0 if here[1] else store)
+    load, store = _beats(n, walk, size)
+    if here[0]:
+        load, store = 0.0, store if copy.rescale else _whole(n, walk, inner, size, 2)
+    bus = (0.0 if copy.source is None else load) + (0.0 if here[1] else store)
     return max(bus, fuse) if copy.rescale and any(here) else bus
 
 
@@ -530,7 +533,7 @@ def _box_bytes(found: Sequence[BoxPlan], s: LayerSchedule, n: int) -> int:
     if not found:
         return 0
     loaded, between, permuted = (max(plan.sizes[i] for plan in found) + n for i in range(3))
-    return s.x_buffers * loaded + s.y_buffers * (between + permuted) + n * n
+    return s.x_buffers * loaded + BETWEEN_BUFFERS * between + s.y_buffers * permuted + n * n
 
 
 def _line_work(context: "TilingContext", layer: MoveLayer, copy: Copy) -> float:

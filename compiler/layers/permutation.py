@@ -33,6 +33,8 @@ from hw.isa.enums import Dtype, Unit
 
 #: Sequencer cycles per command, and cycles per box that do not overlap with other boxes.
 _COMMAND_CYCLES, _BOX_CYCLES = 16, 48
+#: Number of buffers between two transpositions: the first one of the next box precedes the second one of a box.
+BETWEEN_BUFFERS = 2
 #: Number of loops of a FUSE command.
 _MAX_LOOPS = len(FUSE_DIMS)
 
@@ -612,7 +614,7 @@ class BoxSteps:
         self.lines, n, s = StridedCopy(context), self.n, context.schedule
         loaded, between, permuted = (size + n for size in sizes)
         self.x = BufferRotation(BufferMemory.SP, f"{name}.box", loaded, s.x_buffers)
-        self.z = BufferRotation(BufferMemory.SP, f"{name}.between", between, s.y_buffers)
+        self.z = BufferRotation(BufferMemory.SP, f"{name}.between", between, BETWEEN_BUFFERS)
         self.y = BufferRotation(BufferMemory.SP, f"{name}.permuted", permuted, s.y_buffers)
         self.acc = BufferRotation(BufferMemory.ACC, f"{name}.acc", engine.rows, s.acc_buffers)
         source = context.constant(f"{name}.identity", np.eye(n, dtype=np.int8))
