@@ -344,6 +344,10 @@ def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
         raise UnsupportedNodeError(why)
     sizes = {axis: sum(len(part.matrix) for part in parts) for axis, parts in matrices.items()}
     check_size(tuple(sizes.get(i, n) for i, n in enumerate(x.shape)))
+    if x.rank == 4 and sizes.keys() <= {2, 3} and all(len(parts) == 1 for parts in matrices.values()):
+        return [
+            _interpolated_image(emitter, node, x, {axis: part.matrix for axis, (part,) in matrices.items()})
+        ]
     body = BodyBuilder(node, [x])
     made = body.given(0)
     for axis, parts in sorted(matrices.items(), reverse=True):
@@ -357,6 +361,36 @@ def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
         rows = products[0] if len(products) == 1 else body.add("Concat", *products, axis=-1)
         made = body.add("Transpose", rows, perm=[perm.index(i) for i in plain(x.rank)])
     return body.converted(emitter, made)
+
+
+def _interpolated_image(
+    emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, matrices: dict[int, np.ndarray]
+) -> DynamicValue:
+    """Convert the interpolation of an image to products whose left operands are the constant matrices.
+
+    The channels of a pixel, or of the pixels of a row, are the columns of the right operand, so that nothing needs to
+    be transposed.
+
+    Parameters
+    ----------
+    matrices : dict of int to (outputs, inputs) array
+        Matrix of each axis (2 or 3) that is resized.
+    """
+    x = emitter.in_order(x, channels_last(4))
+    for axis, matrix in sorted(matrices.items(), reverse=True):
+        (batch, height, width, channels), size = x.tensor.shape, len(matrix)
+        name = f"axis{axis}"
+        weights = emitter.constant(f"{node.name}:{name}", ConstantValue(name, matrix.astype(np.float32)))
+        if axis == 3:
+            shape = (batch, channels, height, size)
+            x = emitter.emit(node, "matmul", [weights, x.tensor], shape, x.order, FLOAT, name)
+            continue
+        rows = emitter.reshape(x.tensor, (batch, height, width * channels))
+        shape = (batch, size, width * channels)
+        made = emitter.emit(node, "matmul", [weights, rows], shape, plain(3), FLOAT, name)
+        image = emitter.reshape(made.tensor, (batch, size, width, channels))
+        x = DynamicValue(f"{node.name}:{name}", image, x.order)
+    return renamed(x, node.outputs[0])
 
 
 def _scales_and_shape(
