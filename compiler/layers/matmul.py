@@ -288,6 +288,10 @@ def matmul_tilings(context: "TilingContext", layer: MatmulLayer) -> _Tilings:
             return
 
 
+#: Number of buffers for the parts of a right operand that bands of a left operand need.
+_BAND_BUFFERS = 8
+
+
 def _matmul_tilings(context: "TilingContext", layer: MatmulLayer, depth: int) -> _Tilings:
     n, (m, k, width) = context.config.n, layer.size
     blocks, parts = ceil_div(width, n), ceil_div(ceil_div(k, n), depth)
@@ -303,7 +307,9 @@ def _matmul_tilings(context: "TilingContext", layer: MatmulLayer, depth: int) ->
         for order, resident in (("rows", True), ("rows", False), ("channels", False)):
             w_buffers = across * parts if resident else 2
             x_buffers = 2 if parts == 1 or order == "rows" else min(2, parts)
-            x_buffers = down * parts if layer.bands else x_buffers
+            if layer.bands:  # the left operand stays on the chip, and small parts of the right one are loaded
+                x_buffers = down * parts
+                w_buffers = w_buffers if resident else _BAND_BUFFERS
             used = 0 if a_here else x_buffers * (rows * span + n)
             used += 0 if b_here else w_buffers * (span * broad + n)
             used += 0 if y_here else 2 * (rows * broad + n) * size
