@@ -457,8 +457,9 @@ def box_plans(
         return ()
     walk = in_bytes(copy.walk.ordered(), x, y)
     elements = Walk((*walk.dims, (size, 1, 1))).merged()
-    # Few sizes are tried, because each one takes a search.
-    most = 1 << (min(most, config.sp_bytes // config.sp_banks).bit_length() - 1)
+    # Only a few sizes are tried, powers of four, because each one takes a search.
+    bits = min(most, config.sp_bytes // config.sp_banks).bit_length() - 1
+    most = 1 << (bits - (bits + (config.sp_bytes // config.sp_banks).bit_length() - 1) % 2)
     found = plans(Walk(elements.dims), Ends(*here, rescale), engine_of(config), most)
     if not found or sum(plan.cycles for plan in found) + _MIN_GAIN > now:
         return ()

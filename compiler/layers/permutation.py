@@ -576,7 +576,7 @@ def plans(walk: Walk, ends: Ends, engine: Engine, most: int) -> tuple[BoxPlan, .
     best = _grow(walk, ends, engine, most)
     bound = walk.count / engine.n
     found = () if best is None else (best,)
-    if best is not None and best.cycles <= _GOOD * max(best.work.load + best.work.store, bound):
+    if best is not None and best.work.cycles <= _GOOD * max(best.work.load + best.work.store, bound):
         return found
     for index, (total, x, y) in enumerate(walk.dims):
         if not (0 < x < 2 * engine.n or y < 2 * engine.n) or x == 0:
