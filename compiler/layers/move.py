@@ -412,6 +412,8 @@ def _resize(low: LoweringContext) -> Layer:
 _PIECE_OVERHEAD = 120
 #: Minimum gain, in cycles, from which a copy is moved in boxes.
 _MIN_GAIN = 300
+#: Bytes of a box from which every power of two is tried.
+_MANY_BYTES = 1 << 12
 
 
 def engine_of(config: MlaConfig) -> Engine:
@@ -457,10 +459,10 @@ def box_plans(
         return ()
     walk = in_bytes(copy.walk.ordered(), x, y)
     elements = Walk((*walk.dims, (size, 1, 1))).merged()
-    # Only a few sizes are tried, powers of four, because each one takes a search.
+    # Only a few sizes are tried, because each one takes a search: powers of two, and of four if they are small.
     bits = min(most, config.sp_bytes // config.sp_banks).bit_length() - 1
-    most = 1 << (bits - (bits + (config.sp_bytes // config.sp_banks).bit_length() - 1) % 2)
-    found = plans(Walk(elements.dims), Ends(*here, rescale), engine_of(config), most)
+    most = 1 << (bits if 1 << bits >= _MANY_BYTES else bits & ~1)
+    found = plans(Walk(elements.dims), Ends(here[0], here[1], rescale), engine_of(config), most)
     if not found or sum(plan.cycles for plan in found) + _MIN_GAIN > now:
         return ()
     return tuple(replace(plan, walk=plan.walk.shifted(walk.x, walk.y)) for plan in found)
@@ -580,10 +582,10 @@ def move_tile_model(layer: MoveLayer, s: LayerSchedule, context: LayerContext) -
     through = move_rows(n, straight) / max(pieces, 1) if fused else 0.0
 
     def tiles() -> Iterator[PipelineTile]:
-        for plan in boxed:
+        for which, plan in enumerate(boxed):
             each = plan.work.times(1 / plan.boxes)
             for number in range(plan.boxes):
-                loads = (("box", (id(plan), number), each.load),) if each.load else ()
+                loads = (("box", (which, number), each.load),) if each.load else ()
                 fuse = each.fuse / config.fuse_rate
                 yield PipelineTile(loads, each.array, fuse, each.store, ceil(each.commands))
         for number in range(pieces):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
-from math import gcd, prod
+from math import gcd, inf, prod
 
 import numpy as np
 
@@ -416,8 +416,9 @@ class BoxPlan:
 
     @property
     def cycles(self) -> float:
-        """Estimated cycles of all boxes, if they overlap."""
-        return self.work.cycles + _BOX_CYCLES * self.boxes
+        """Estimated cycles of all boxes, which overlap except for the start of the first and the end of the last."""
+        once = (self.work.total - self.work.cycles) / self.boxes
+        return self.work.cycles + _BOX_CYCLES * self.boxes + once * (1 + (self.mode == Mode.TURN_TWICE))
 
     def parts(self, n: int) -> Iterator[Box]:
         """Yield the boxes, in the order of the destination."""
@@ -585,13 +586,14 @@ def plans(walk: Walk, ends: Ends, engine: Engine, most: int) -> tuple[BoxPlan, .
             if total < size * engine.n:
                 continue
             parts = [_grow(part, ends, engine, most) for part in walk.blocks(index, size)]
-            if all(parts) and _cycles(parts) < _cycles(found):  # type: ignore[arg-type]
-                found = tuple(parts)  # type: ignore[assignment]
+            known = tuple(part for part in parts if part is not None)
+            if len(known) == len(parts) and _cycles(known) < _cycles(found):
+                found = known
     return found
 
 
-def _cycles(parts: "tuple[BoxPlan, ...] | list[BoxPlan]") -> float:
-    return sum(part.cycles for part in parts) if parts else float("inf")
+def _cycles(parts: tuple[BoxPlan, ...]) -> float:
+    return sum(part.cycles for part in parts) if parts else inf
 
 
 class BoxSteps:

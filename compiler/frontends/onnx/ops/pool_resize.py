@@ -368,7 +368,7 @@ def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
 
 def _interpolated_image(
     emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, matrices: dict[int, np.ndarray]
-) -> DynamicValue:
+) -> Value:
     """Convert the interpolation of an image to products whose left operands are the constant matrices.
 
     The channels of a pixel, or of the pixels of a row, are the columns of the right operand, so that nothing needs to
