@@ -44,7 +44,7 @@ from compiler.layers.strided_copy import (
     transposable,
 )
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline
-from compiler.layers.tiling_context import MAX_SUM_BUFFERS, LayerContext
+from compiler.layers.tiling_context import LayerContext
 from compiler.reference.fixed_point import round_half_away
 from compiler.reference.node_invocation import Kernels, quantize_real
 from compiler.schedule.schedule import LayerSchedule
@@ -412,13 +412,15 @@ def _resize(low: LoweringContext) -> Layer:
 _PIECE_OVERHEAD = 120
 #: Minimum gain, in cycles, from which a copy is moved in boxes.
 _MIN_GAIN = 300
+#: Maximum number of buffers for tiles of sums: a round of two transpositions takes several tiles of different sizes.
+_SUM_BUFFERS = 8
 #: Bytes of a box from which every power of two is tried.
 _MANY_BYTES = 1 << 12
 
 
 def engine_of(config: MlaConfig) -> Engine:
-    """Return the properties of a machine for moves; a tile of sums fills a bank of the accumulator."""
-    return Engine(config.n, config.fuse_rate, config.acc_rows // config.acc_banks)
+    """Return the properties of a machine for moves; a tile of sums fills half a bank of the accumulator."""
+    return Engine(config.n, config.fuse_rate, config.acc_rows // config.acc_banks // 2)
 
 
 def box_plans(
@@ -549,7 +551,7 @@ def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[f
     """Yield tilings whose pieces and boxes fit the scratchpad with double buffering."""
     config, n, total = context.config, context.config.n, sum(copy.walk.count for copy in layer.copies)
     size = max(DTYPE_BYTES[image.dtype] for image in layer.shapes.values())
-    sums = max(min(MAX_SUM_BUFFERS, context.acc_rows // engine_of(config).rows), 1)
+    sums = max(min(_SUM_BUFFERS, context.acc_rows // engine_of(config).rows), 1)
     for rows in cuts(ceil_div(total * size, n)):
         straight, boxed = _split_copies(config, layer, rows * n, context.on_chip, context.y_on_chip)
         schedule = LayerSchedule(rows=rows, on_chip=context.y_on_chip, acc_buffers=sums)
