@@ -230,7 +230,7 @@ class _Residents:
         outside = {lowered.root(name) for name in (*graph.inputs, *graph.outputs)}
         for layer in lowered.layers:
             if isinstance(layer, MoveLayer):
-                outside |= {lowered.root(name) for name in from_dram(layer)}
+                outside |= {lowered.root(name) for name in from_dram(config, layer)}
         self.size: dict[str, int] = {}
         self.life: dict[str, tuple[int, int]] = {}
         for number, layer in enumerate(lowered.layers):
