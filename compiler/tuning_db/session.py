@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from compiler.cache import digest
 from compiler.cost.energy import energy_uj
-from compiler.cost.learned.features import RowMaker
+from compiler.cost.learned.features import RowMaker, row_maker
 from compiler.cost.learned.model import CycleModel
 from compiler.cost.learned.online_model import LayerSample, samples_of
 from compiler.pipeline import ModelCompiler
@@ -164,7 +164,7 @@ class SampleMaker:
         try:
             if fusions not in self._makers:
                 stages = self.prepared.lowered(fusions)
-                self._makers[fusions] = [RowMaker(stage, self.conditions) for stage in stages]
+                self._makers[fusions] = [row_maker(stage, self.conditions) for stage in stages]
         except InputError:  # the schedule is of an earlier version of the compiler
             return []
         own = {names[0]: each for names, each in cycles.items() if len(names) == 1}

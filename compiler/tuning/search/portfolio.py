@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MAX_TRANSFERRED = 4
 #: Expected reward of a member's trials before any of them is measured, in networks of one layer and in larger ones.
 #: They set the order of the first trials, and the shares while no member finds an improvement. They follow the gain per
-#: trial of each member alone, which `python -m scripts.study_methods --reduced` prints (docs/tuning.md, "Portfolio").
+#: trial of each member alone, which `python -m scripts.study_methods` prints (docs/tuning.md, "Portfolio").
 PRIORS = {
     RETRIEVAL: (1.25, 1.05),
     "hpm": (0.9, 1.0),
