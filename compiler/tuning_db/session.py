@@ -456,7 +456,7 @@ class DatabaseSession:
         Macro-instructions of earlier searches for the network are kept if they save more, and if the static compiler's
         programs for their layers take as many cycles as when they were measured.
         """
-        if not self._changed or self._static is None:
+        if not self._changed or self._static is None or self._compiled is None:
             return
         static = {name: entry for entry in self._static.layers for name in entry.names}
 
@@ -465,7 +465,7 @@ class DatabaseSession:
             entries = {id(static[name]): static[name] for name in macro.layers if name in static}
             return macro.static_cycles == sum(each.cycles for each in entries.values())
 
-        shapes = {part.shape for macro in self._learned.values() for part in macro.parts}
+        shapes = {info.shape for info in self._compiled.infos if info.shape}
         keys = {replace(self.best_keys.plain, subgraph=shape) for shape in shapes}
         stored = [
             macro
