@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from compiler.bench.float_networks import Array, EagerBuilder, FloatNetwork, inverted_residuals
-from compiler.bench.tiny import model_path
 from compiler.cache.model_source import ModelSource
 from compiler.ir.graph import Graph
 from compiler.llm.evaluation import expand_curve
@@ -54,6 +53,7 @@ from scripts.measurement_cache import FileCache
 from scripts.networks.digits import MODEL as DIGITS
 from scripts.process_pool import run_parallel
 from scripts.published_layers import CONFIRMATION_LAYERS, PUBLISHED_LAYERS, memory, network_of
+from scripts.study_macro_instructions import FAMILIES
 
 #: Numbers of trials after which methods are compared.
 COUNTS = (1, 4, 24, 64)
@@ -197,22 +197,23 @@ _FLOAT: dict[str, Callable[[], FloatNetwork]] = {
 }
 #: Whole networks of 3,000 to 16,000 cycles, fixed before any method was run on them.
 NETWORKS = ("digits", *_FLOAT)
-#: Whole networks that are measured with `--held-out`.
-HELD_OUT_NETWORKS = ("kws_ref_model", "ad01_int8")
+#: Whole networks that are measured with `--held-out`: those of `scripts.study_macro_instructions`.
+HELD_OUT_NETWORKS = tuple(FAMILIES)
 
 
 def _source(case: str, folder: Path) -> tuple[Graph, CompileOptions]:
     """Return the graph of a layer or network, and the options for compiling it."""
     if case in PUBLISHED_LAYERS | CONFIRMATION_LAYERS:
         return network_of(case).graph(), CompileOptions(rounding="reference")
-    if case in _FLOAT:
-        file = folder / f"{case}.onnx"
-        if not file.exists():
+    file = DIGITS if case == "digits" else folder / f"{case}.onnx"
+    if not file.exists():
+        if case in FAMILIES:
+            build, blocks, _ = FAMILIES[case]
+            model = build(1, blocks, 10)
+        else:
             model = _FLOAT[case]().model
-            assert not isinstance(model, Graph)
-            file.write_bytes(model.SerializeToString())
-    else:
-        file = DIGITS if case == "digits" else model_path(case)
+        assert not isinstance(model, Graph)
+        file.write_bytes(model.SerializeToString())
     source = ModelSource(file)
     return source.graph, CompileOptions(rounding=source.rounding)
 
