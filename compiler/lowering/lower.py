@@ -120,7 +120,7 @@ def _before_outputs(graph: Graph, host: Collection[str]) -> set[str]:
     return found
 
 
-@dataclass
+@dataclass(eq=False)
 class LoweredNetwork:
     """A graph lowered to layers.
 
