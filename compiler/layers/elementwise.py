@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import product
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,8 @@ from compiler.layers.lowering_context import (
     clip_range,
     same_quantization,
 )
-from compiler.layers.tile_pipeline import TileLoad, TilePipeline, even_tiles
-from compiler.layers.tiling_context import TILE_CYCLES, LayerContext, TilingContext, Tilings
+from compiler.layers.tile_pipeline import TilePipeline, even_tiles
+from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings, stream_cycles
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, halves_word, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
@@ -302,63 +302,84 @@ def _product(low: LoweringContext, a: Tensor, b: Tensor) -> dict:
     }
 
 
+class _Stream(NamedTuple):
+    """Work of an elementwise layer, whose schedule counts rows of N elements, or pixels if channels differ.
+
+    Parameters
+    ----------
+    total : int
+        Number of rows or pixels.
+    load, store, fuse : float
+        Bus beats and FUSE cycles of one of them.
+    held : (int, int)
+        Scratchpad bytes of one of them in a buffer of operands, and in a buffer of results.
+    """
+
+    total: int
+    load: float
+    store: float
+    fuse: float
+    held: tuple[int, int]
+
+
+def _stream(layer: ElementwiseLayer, n: int, on_chip: Callable[[str], bool], columns: int) -> _Stream:
+    """Return the work of a layer, of which at most `columns` blocks of channels are in a tile."""
+    y = layer.shapes[layer.y]
+    sizes = {name: DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)}
+    pixels, channels = (y.h * y.w, y.c) if layer.by_channel else (ceil_div(y.h * y.w * y.c, n), n)
+    width = min(columns * n, channels)
+    turns = ceil_div(channels, width)
+    # Operands share one read port; a row of wider elements needs one read or write per byte of an element.
+    work = max(sum(sizes[name] for name in layer.inputs), sizes[layer.y])
+    whole = [layer.x, *([layer.other] if layer.other and layer.broadcast == Broadcast.ALL else [])]
+    load = sum(sizes[name] for name in whole if not on_chip(name))
+    store = 0 if on_chip(layer.y) else sizes[layer.y]
+    return _Stream(
+        pixels * turns,
+        load * width / n,
+        store * width / n,
+        float(work * ceil_div(width, n)),
+        (load * width, store * width),
+    )
+
+
+#: Numbers of buffers of each operand that are tried; more than two hide the latency of small tiles.
+_BUFFERS = (2, 3, 4, 6, 8)
+
+
 def elementwise_tilings(context: TilingContext, layer: ElementwiseLayer) -> Tilings:
     """Yield the tilings of an elementwise layer that fit, with part of the channels only if nothing else fits."""
-    n, y = context.config.n, layer.shapes[layer.y]
-    total = ceil_div(y.h * y.w * y.c, n)
-    sizes = [DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)]
-    inside = context.x_on_chip and context.y_on_chip
-    of_pixel = 2 * y.c * (sizes[0] * (not context.x_on_chip) + sizes[-1] * (not context.y_on_chip))
-    if layer.other and layer.broadcast in (Broadcast.ALL, Broadcast.CHANNEL):
-        of_pixel += y.c * sizes[1]
-    found = False
-    for rows in cuts(total):
-        used = 2 * rows * n * sum(sizes)
-        if (used > context.free and not inside) or rows > _MAX_ROWS:
-            continue
-        if layer.by_channel and min(rows, y.h * y.w) * of_pixel > context.config.sp_bytes:
-            continue
-        tiles, found = ceil_div(total, rows), True
-        # A row of wider elements needs one read or write per byte of an element.
-        work = total * max(sizes)
-        yield max(work, tiles * TILE_CYCLES) + 2 * rows, LayerSchedule(rows=rows, on_chip=context.y_on_chip)
-    blocks = ceil_div(y.c, n)
-    for columns, rows in product(cuts(blocks), cuts(y.h * y.w)) if not found else ():
-        if 2 * rows * columns * n * sum(sizes) > context.free or rows > _MAX_ROWS:
-            continue
-        tiles = ceil_div(y.h * y.w, rows) * ceil_div(blocks, columns)
-        cycles = max(total * max(sizes), tiles * TILE_CYCLES) + 2 * rows * columns
-        yield cycles, LayerSchedule(rows=rows, columns=columns, on_chip=context.y_on_chip)
+    n, found = context.config.n, False
+    blocks = ceil_div(layer.shapes[layer.y].c, n) if layer.by_channel else 1
+    for columns in cuts(blocks):
+        work = _stream(layer, n, context.on_chip, columns)
+        once = 0
+        if layer.other and layer.broadcast == Broadcast.CHANNEL:
+            once = columns * n * DTYPE_BYTES[layer.shapes[layer.other].dtype]
+        for rows, buffers in product(cuts(work.total), _BUFFERS if work.load else _BUFFERS[:1]):
+            used = rows * (buffers * work.held[0] + 2 * work.held[1]) + once
+            if used > context.free or rows > _MAX_ROWS:
+                continue
+            found = True
+            cycles = stream_cycles(
+                context, work.total / rows, rows * work.load, rows * work.fuse, rows * work.store, buffers
+            )
+            schedule = LayerSchedule(rows=rows, x_buffers=buffers, on_chip=context.y_on_chip)
+            yield cycles, schedule if columns == blocks else replace(schedule, columns=columns)
+        if found:
+            return
 
 
 def elementwise_tile_model(layer: ElementwiseLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of an elementwise layer."""
-    n, y = context.config.n, layer.shapes[layer.y]
-    total = ceil_div(y.h * y.w * y.c, n)
-    sizes = {name: DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)}
-    away = [
-        name
-        for name in (layer.x, *([layer.other] if layer.other and layer.broadcast == Broadcast.ALL else []))
-        if not context.on_chip(name)
-    ]
-
-    reads = sizes[layer.x]
-    if layer.other and layer.broadcast == Broadcast.ALL:  # both share one read port of the scratchpad
-        reads += sizes.get(layer.other, 1)
-
-    def loads(start: int, count: int) -> list[TileLoad]:
-        return [
-            (buffer, start, float(count * sizes.get(name, 1)))
-            for buffer, name in zip("xb", away, strict=False)
-        ]
-
+    work = _stream(layer, context.config.n, context.on_chip, s.columns)
     return even_tiles(
         s,
-        total,
-        min(s.rows, total),
-        loads,
-        lambda count: count * reads,
-        lambda count: 0.0 if context.y_on_chip else float(count * sizes[layer.y]),
+        work.total,
+        min(s.rows, work.total),
+        lambda start, count: [("x", start, count * work.load)] if work.load else [],
+        lambda count: count * work.fuse,
+        lambda count: count * work.store,
         1,
         layer.table is not None,
     )
@@ -382,7 +403,10 @@ class ElementwiseSteps:
         if self.flat:
             self.pixels, self.channels = ceil_div(self.total, self.n), self.n
         self.blocks = ceil_div(self.channels, self.n)
-        self.rows = min(context.schedule.rows, self.pixels)
+        rows = context.schedule.rows
+        if not self.flat and not layer.by_channel:  # the schedule counts rows of N elements
+            rows = max(rows * self.n // self.channels, 1)
+        self.rows = min(rows, self.pixels)
         self.sources = {"a": self._source("a", layer.x, Broadcast.ALL)}
         if layer.other:
             self.sources[layer.stream] = self._source(layer.stream, layer.other, layer.broadcast)
