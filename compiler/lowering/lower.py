@@ -11,6 +11,7 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import BINARY_OPS
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
+from compiler.layers.elementwise import needs_contiguous
 from compiler.layers.layer_kind import Types
 from compiler.layers.lookup_table import is_unary
 from compiler.layers.lowering_context import (
@@ -189,7 +190,7 @@ class _Finder:
     def __init__(self, graph: Graph, groups: Sequence[Group]):
         self.graph = graph
         self.groups = [LoweringContext(graph, nodes, "") for nodes in groups]
-        self.producer_ops = {low.y.name: low.anchor.op for low in self.groups}
+        self.producers = {low.y.name: low.anchor for low in self.groups}
         self.anchors = {low.anchor.name for low in self.groups}
         self.parts: dict[str, SubTensor] = {}
 
@@ -220,7 +221,7 @@ class _Finder:
     def _writable_in_place(self, node: Node, tensor: Tensor, y: Tensor) -> bool:
         """Return True if a tensor has y's type, is read only by `node`, and its producer supports strided output."""
         return (
-            _writes_strided(self.producer_ops.get(tensor.name))
+            self._writes(self.producers.get(tensor.name))
             and len(self.graph.consumers(tensor.name)) == 1
             and node.inputs.count(tensor.name) == 1
             and tensor.name not in self.graph.outputs
@@ -244,8 +245,13 @@ class _Finder:
         start = sum(s * step for s, step in zip(a["starts"], strides_of(x.shape), strict=True))
         self._add(y, x, start)
 
+    def _writes(self, node: Node | None) -> bool:
+        return node is not None and _writes_strided(node.op) and not needs_contiguous(self.graph, node)
+
     def _reads(self, node: Node, name: str) -> bool:
         if not _reads_strided(node.op) or node.name not in self.anchors:
+            return False
+        if needs_contiguous(self.graph, node):
             return False
         if node.op == "avg_pool2d" and math.prod(node.attributes["kernel"]) > _MAX_WINDOW:
             return False
@@ -277,5 +283,5 @@ def _reads_strided(op: str) -> bool:
     return op in LOWERINGS and LOWERINGS[op].strided_input
 
 
-def _writes_strided(op: str | None) -> bool:
+def _writes_strided(op: str) -> bool:
     return op in LOWERINGS and LOWERINGS[op].strided_output
