@@ -1,8 +1,9 @@
 """Depthwise convolutions in the stream mode of MATRIX (docs/machine.md)."""
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,9 @@ from compiler.commands.tile_buffers import (
     column_strips,
     image_lines,
     image_rows,
+    inside,
     pieces,
+    rectangles,
 )
 from compiler.ir.identity import identity
 from compiler.layers.base import Addend, Drain, Image, Layer
@@ -48,19 +51,36 @@ from compiler.layers.tiling_context import (
     sum_buffers,
 )
 from compiler.schedule.schedule import ALL_COLUMNS, LayerSchedule
+from compiler.util.scaling import bytes_word
 from compiler.util.tiles import ceil_div, cuts
 from hw.config import MlaConfig
-from hw.isa.commands import MATRIX_WORD
-from hw.isa.enums import DTYPE_BYTES, Dtype, Rounding, Unit
+from hw.isa.commands import FUSE_SRC, MATRIX_WORD
+from hw.isa.enums import DTYPE_BYTES, Dtype, Requant, Rounding, Unit
 
 
-@identity("DepthwiseLayer", "weights", "drain", "strides", "pads", "dilations", "x_zp", added=("dilations",))
+@identity(
+    "DepthwiseLayer",
+    "weights",
+    "drain",
+    "strides",
+    "pads",
+    "dilations",
+    "x_zp",
+    "counts",
+    added=("dilations", "counts"),
+)
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DepthwiseLayer(Layer):
     """Depthwise convolution; the shape of `weights` is (kernel_h, kernel_w, channels).
 
     A dilated convolution, whose strides are 1, is computed as one convolution without dilation for each phase: the
     pixels whose row and column have the same remainders when divided by the dilations.
+
+    Parameters
+    ----------
+    counts : dict
+        For an average, whose weights are 1: multiplier and exponent for each number of elements that windows have
+        inside the image, in place of those of `drain`. Empty: `drain` applies to all windows.
     """
 
     weights: NDArray
@@ -69,6 +89,7 @@ class DepthwiseLayer(Layer):
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     dilations: tuple[int, int] = (1, 1)
     x_zp: int = 0
+    counts: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -83,7 +104,7 @@ _GROUP_CHANNELS = 16
 
 
 #: Largest stride of the depthwise mode (fields `dw_sx` and `dw_sy`).
-_MAX_STRIDE = 15
+MAX_STRIDE = 15
 
 
 def lower_depthwise(low: LoweringContext) -> Layer:
@@ -106,7 +127,7 @@ def lower_depthwise(low: LoweringContext) -> Layer:
     kernel, x = weights.shape[:2], common["shapes"][common["x"]]
     down, across = (1 if size == 1 else step for size, step in zip(kernel, a["dilations"], strict=True))
     dilations = down, across
-    direct = not zero and max(a["strides"]) <= _MAX_STRIDE
+    direct = not zero and max(a["strides"]) <= MAX_STRIDE
     if direct and (dilations == (1, 1) or _by_phases(dilations, a["strides"], x, y, low.x.shape[0])):
         return DepthwiseLayer(**common, weights=weights.data, dilations=dilations)
     data, groups = _block_diagonal_groups(weights.data, zero)
@@ -267,7 +288,7 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
     columns, rows_per_load = min(s.columns, blocks), min(s.rows_per_load, y.h)
     rows, width = min(s.rows, rows_per_load), min(s.width, s.strip_width, y.w)
     pitch = stream_pitch(layer, x.w, y.w, width)
-    rows_per_pass = max(kernel_rows(context.config, layer, pitch), 1)
+    rows_per_pass = max(kernel_rows(context.config, layer.weights.shape[:2], pitch), 1)
     passes = ceil_div(kernel_h, rows_per_pass)
     strips, piece, _ = strip_images(x, y, width, layer.strides[1], taps)
     separate = s.strip_width < y.w
@@ -304,7 +325,8 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
                     loads.append(("w", block, float(wide * kernel_h * taps)))
                     beats = lines(count * across, channels_wide * size, channels * size, n)
                     key = (0, number, start + offset, strip, block)
-                    loads += with_drain(layer.drain, s, context, key, blocks, beats)
+                    if not layer.counts:
+                        loads += with_drain(layer.drain, s, context, key, blocks, beats)
                     cycles = streamed(start + offset, count, across, offset == 0, offset + rows >= high)
                     yield PipelineTile(
                         tuple(loads),
@@ -331,19 +353,23 @@ def pack_depthwise(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
     return np.ascontiguousarray(padded.reshape(*weights.shape[:2], blocks, n).transpose(2, 0, 1, 3))
 
 
-def kernel_rows(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
+def kernel_rows(config: MlaConfig, kernel: tuple[int, ...], pitch: int) -> int:
     """Return the number of kernel rows per pass that fit the array and line buffers, for rows of `pitch` positions."""
-    kernel_h, taps, _ = layer.weights.shape
+    kernel_h, taps = kernel
     for groups in range(min(kernel_h, config.n // taps, 3), 1, -1):
         if groups * pitch + 2 * taps <= config.line_depth:
             return groups
     return 1
 
 
-def stream_passes(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
+def window_passes(config: MlaConfig, kernel: tuple[int, ...], pitch: int) -> int:
     """Return the number of passes over an image, each with as many kernel rows and columns as the array can hold."""
-    kernel_h, taps, _ = layer.weights.shape
-    return ceil_div(kernel_h, kernel_rows(config, layer, pitch)) * ceil_div(taps, config.n)
+    return ceil_div(kernel[0], kernel_rows(config, kernel, pitch)) * ceil_div(kernel[1], config.n)
+
+
+def stream_passes(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
+    """Return the number of passes of a layer over an image whose rows have `pitch` positions."""
+    return window_passes(config, layer.weights.shape[:2], pitch)
 
 
 def stream_pitch(layer: DepthwiseLayer, in_w: int, out_w: int, width: int) -> int:
@@ -364,6 +390,54 @@ class _Taps:
     rows: int
     column: int
     columns: int
+
+
+class _AverageEpilogue(Epilogue):
+    """Drain of sums that are divided by the number of elements that their windows have inside the image.
+
+    Parameters
+    ----------
+    runs : (runs of rows, runs of columns)
+        Results of `inside` for both dimensions of the image.
+    counts : dict
+        Multiplier and exponent for each number of elements.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        runs: tuple[list[tuple[int, int, int]], ...],
+        counts: dict[int, tuple[int, int]],
+        **options: Any,
+    ):
+        super().__init__(*args, **options)
+        self.runs, self.counts = runs, counts
+
+    def _parts(
+        self, fields: dict[str, int | BufferRef], start: int, rows: int
+    ) -> Iterator[dict[str, int | BufferRef]]:
+        """Yield the fields of one command for each rectangle of windows with equally many elements."""
+        acc, target, pixel, row = (fields[name] for name in ("a_base", "d_base", "d_x", "d_y"))
+        assert isinstance(acc, BufferRef) and isinstance(target, BufferRef)
+        assert isinstance(pixel, int) and isinstance(row, int)
+        width = self.y.w
+        tile = (start, rows), (self.column, width)
+        for top, height, left, columns, count in rectangles(self.runs, *tile):
+            mult, exponent = self.counts[count]
+            yield {
+                **fields,
+                "src": FUSE_SRC.pack(requant=Requant.IMM, rounding=self.drain.rounding),
+                "mult": mult,
+                "shifts": bytes_word(exponent),
+                "a_base": acc.plus(top * width + left),
+                "a_u": width,
+                "u_y": 1,
+                "a_v": 1,
+                "v_x": 1,
+                "x_count": columns,
+                "y_count": height,
+                "d_base": target.plus(top * row + left * pixel),
+            }
 
 
 class DepthwiseSteps:
@@ -401,7 +475,7 @@ class DepthwiseSteps:
                 for strip in self.strips
             ]
         self._select(0, self.strips[0])
-        self.groups = kernel_rows(self.config, layer, self.pitch)
+        self.groups = kernel_rows(self.config, layer.weights.shape[:2], self.pitch)
         self.passes = stream_passes(self.config, layer, self.pitch)
         self._allocate_buffers()
 
@@ -427,14 +501,21 @@ class DepthwiseSteps:
             BufferMemory.SP, f"{layer.name}.w", self.columns * self.w_block, min(schedule.w_buffers, tiles)
         )
         self.w = TileBuffers(w_buffer, self._load_w)
-        self.p = parameters(self.context, layer.name, layer.drain, self.columns)
+        self.p = None if layer.counts else parameters(self.context, layer.name, layer.drain, self.columns)
         width = max(strip.count for strip in self.strips)
         self.acc = BufferRotation(
             BufferMemory.ACC, f"{layer.name}.acc", self.rows * width * self.columns, schedule.acc_buffers
         )
-        self.drain = Epilogue(
-            self.context, layer.name, layer.drain, self.images[1], self.rows, self.columns, width=width
-        )
+        tile = self.context, layer.name, layer.drain, self.images[1], self.rows, self.columns
+        if layer.counts:
+            sizes = (self.x.h, self.y.h), (self.images[0][0].w, self.y.w)
+            runs = tuple(
+                inside(size, layer.weights.shape[i], layer.strides[i], layer.pads[i], outputs)
+                for i, (size, outputs) in enumerate(sizes)
+            )
+            self.drain: Epilogue = _AverageEpilogue(*tile, width=width, runs=runs, counts=layer.counts)
+        else:
+            self.drain = Epilogue(*tile, width=width)
         if not self.x.on_chip:
             most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows_per_load))
             size = most * max(strip.size for strip in self.strips) * self.x_pixel + n
@@ -506,7 +587,7 @@ class DepthwiseSteps:
                         w_base=weights.plus((g0 * self.taps + t0) * n),
                     )
                 )
-            how = self.p.fields(block, step)
+            how = self.p.fields(block, step) if self.p else {}
             self.drain.add(step, acc, how, start + offset, count, block, blocks)
             out.append(step)
         return out

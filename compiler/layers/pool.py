@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby, product
+from itertools import product
 
 import numpy as np
 
@@ -15,10 +15,13 @@ from compiler.commands.tile_buffers import (
     column_strips,
     image_lines,
     image_rows,
+    inside,
     pieces,
+    rectangles,
 )
 from compiler.ir.identity import identity
-from compiler.layers.base import Layer
+from compiler.layers.base import Drain, Layer
+from compiler.layers.depthwise import MAX_STRIDE, DepthwiseLayer, window_passes
 from compiler.layers.layer_kind import BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     LoweringContext,
@@ -27,7 +30,7 @@ from compiler.layers.lowering_context import (
     clip_range,
     same_quantization,
 )
-from compiler.layers.reduce import lower_global_average, scaled
+from compiler.layers.reduce import lower_global_average, reciprocal, scaled
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
 from compiler.layers.tiling_context import (
     LayerContext,
@@ -51,17 +54,6 @@ _TYPES = (*BYTES, "int16")
 _FITTING_WIDTHS = 4
 #: Maximum number of different element counts of windows, each of which needs separate commands.
 _MAX_COUNTS = 64
-
-
-def inside(size: int, kernel: int, stride: int, pad: int, outputs: int) -> list[tuple[int, int, int]]:
-    """Return runs of windows with equally many elements inside the image: (first window, windows, elements each)."""
-    counts = [min(i * stride - pad + kernel, size) - max(i * stride - pad, 0) for i in range(outputs)]
-    runs, start = [], 0
-    for count, group in groupby(counts):
-        length = len(list(group))
-        runs.append((start, length, count))
-        start += length
-    return runs
 
 
 def inside_counts(low: LoweringContext) -> set[int]:
@@ -150,6 +142,8 @@ def lower_pool(low: LoweringContext) -> Layer:
         return lower_global_average(low)
     if average and taps <= 255 and low.rounding == "onnxruntime":
         counts = {taps} if counted else inside_counts(low)
+        if _on_array(low):
+            return _sums_of_array(low, counts)
         factors = {count: scaled(low, count)["fields"] for count in counts}
         return PoolLayer(
             **low.common(), **window, clip=clip_range(low.y), x_zp=affine(low.x).zero_point, scaled=factors
@@ -163,7 +157,61 @@ def lower_pool(low: LoweringContext) -> Layer:
         raise UnsupportedLoweringError(
             f"an average must not count padding and must be over at most 255 elements, here {taps}"
         )
+    if average and _on_array(low):
+        return _sums_of_array(low, inside_counts(low))
     return PoolLayer(**low.common(), **window, clip=clip_range(low.y))
+
+
+def _on_array(low: LoweringContext) -> bool:
+    """Return True if MATRIX adds the bytes of all windows in fewer cycles than FUSE, one element at a time."""
+    a, (_, h, w, _), (_, out_h, out_w, _) = low.anchor.attributes, low.x.shape, low.y.shape
+    (kernel_h, kernel_w), (down, across) = a["kernel"], a["strides"]
+    if low.x.dtype not in BYTES or max(down, across) > MAX_STRIDE:
+        return False
+    runs = [
+        inside(*v) for v in zip((h, w), a["kernel"], a["strides"], a["pads"], (out_h, out_w), strict=False)
+    ]
+    if len(runs[0]) * len(runs[1]) > _MAX_COUNTS or min(run[2] for each in runs for run in each) < 1:
+        return False
+    pitch = max((out_w - 1) * across + kernel_w, w + a["pads"][1])
+    passes = window_passes(low.config, (kernel_h, kernel_w), pitch)
+    return passes * out_h * down * pitch < out_h * out_w * kernel_h * kernel_w
+
+
+def _sums_of_array(low: LoweringContext, counts: set[int]) -> DepthwiseLayer:
+    """Lower an average to a depthwise convolution whose weights are 1; `counts` are the elements of the windows.
+
+    LiteRT's kernels divide the sum of the stored integers; onnxruntime's result is a scaled sum of differences from
+    the zero point.
+    """
+    a, channels, clip = low.anchor.attributes, low.x.shape[3], clip_range(low.y)
+    zero, result, rounding = 0, 0, Rounding.AWAY
+    if low.rounding == "onnxruntime":
+        zero, result, rounding = affine(low.x).zero_point, affine(low.y).zero_point, Rounding.EVEN
+        fields = {count: scaled(low, count)["fields"] for count in counts}
+        factors = {count: (each["post_mult"], each["post_shift"]) for count, each in fields.items()}
+    else:
+        factors = {count: reciprocal(count) for count in counts}
+    mult, exponent = (np.full(channels, each, np.int64) for each in factors[max(counts)])
+    drain = Drain(
+        np.zeros(channels, np.int64),
+        mult,
+        exponent,
+        result,
+        clip,
+        rounding,
+        low.common()["shapes"][low.y.name].dtype,
+    )
+    return DepthwiseLayer(
+        **low.common(),
+        weights=np.ones((*a["kernel"], channels), np.int8),
+        drain=drain,
+        strides=a["strides"],
+        pads=a["pads"],
+        x_zp=zero,
+        batch=low.x.shape[0],
+        counts=factors if len(counts) > 1 else {},
+    )
 
 
 #: Maximum number of rows and columns of a tile, whose coordinates have 16 bits with a sign.
@@ -519,16 +567,13 @@ class PoolSteps:
             return
         x, y = (images[0] for images in self.images)
         sizes = ((x.h, y.h), (x.w, y.w))
-        down, across = (
+        runs = [
             inside(size, layer.kernel[i], layer.strides[i], layer.pads[i], outputs)
             for i, (size, outputs) in enumerate(sizes)
-        )
-        for (first, count, high), (left, columns, wide) in product(down, across):
-            top, end = max(first, start), min(first + count, start + rows)
-            near, far = max(left, strip.first), min(left + columns, strip.first + strip.count)
-            if top < end and near < far:
-                words = self._words(layer.scaled[high * wide])
-                yield top - start, end - top, near - strip.first, far - near, words
+        ]
+        for *rectangle, count in rectangles(runs, (start, rows), (strip.first, strip.count)):
+            top, height, left, columns = rectangle
+            yield top, height, left, columns, self._words(layer.scaled[count])
 
     def _words(self, scaled: Mapping[str, int]) -> dict[str, int]:
         """Return the fuse words; averages use `scaled` or divide by the elements inside the image."""

@@ -118,11 +118,18 @@ def _check_int16(low: LoweringContext, count: int) -> None:
         raise UnsupportedLoweringError(f"a sum of {count:,} int16 elements, more than {_MAX_ELEMENTS_16:,}")
 
 
+def reciprocal(count: int) -> tuple[int, int]:
+    """Return the multiplier and exponent that divide a sum of `count` bytes, rounding halves away from zero.
+
+    The multiplier is rounded up, so that ties round away from zero in mode AWAY. All other values are too far from a
+    tie to be affected by the error of a 31-bit multiplier.
+    """
+    exponent = 1 - (count - 1).bit_length()
+    return min(-(-(1 << (31 - exponent)) // count), (1 << 31) - 1), exponent
+
+
 def lower_global_average(low: LoweringContext) -> ReduceLayer:
     """Lower an average over a whole image of any size.
-
-    The multiplier is the reciprocal of the number of pixels, rounded up, so that ties round away from zero. All other
-    values are too far from a tie to be affected by the error of a 31-bit multiplier.
 
     Raises
     ------
@@ -133,13 +140,11 @@ def lower_global_average(low: LoweringContext) -> ReduceLayer:
     count = h * w
     if count > _MAX_ELEMENTS:
         raise UnsupportedLoweringError(f"an average over {count:,} pixels, more than {_MAX_ELEMENTS:,}")
-    exponent = 1 - (count - 1).bit_length()
-    mult = min(-(-(1 << (31 - exponent)) // count), (1 << 31) - 1)
     if low.rounding == "onnxruntime":
         return ReduceLayer(
             **low.common(), how=Reduce.SUM, dims=(batch, count, 1, 1, c), lanes=False, **scaled(low, count)
         )
-    clip = clip_range(low.y)
+    clip, (mult, exponent) = clip_range(low.y), reciprocal(count)
     return ReduceLayer(
         **low.common(),
         how=Reduce.SUM,
