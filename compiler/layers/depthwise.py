@@ -54,7 +54,7 @@ from compiler.schedule.schedule import ALL_COLUMNS, LayerSchedule
 from compiler.util.scaling import bytes_word
 from compiler.util.tiles import ceil_div, cuts
 from hw.config import MlaConfig
-from hw.isa.commands import FUSE_SRC, MATRIX_WORD
+from hw.isa.commands import FUSE_SRC, LOAD_WORD, MATRIX_WORD
 from hw.isa.enums import DTYPE_BYTES, Dtype, Requant, Rounding, Unit
 
 
@@ -293,6 +293,7 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
     strips, piece, _ = strip_images(x, y, width, layer.strides[1], taps)
     separate = s.strip_width < y.w
     keep, size = columns == 1 and passes == 1, DTYPE_BYTES[layer.drain.dtype]
+    uniform = _uniform(layer)
 
     def streamed(row: int, rows: int, across: int, first: bool, last: bool) -> int:
         """Return the cycles of a tile for one block of channels: the sum over all passes."""
@@ -322,7 +323,7 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
                     loads: list[tuple[str, object, float]] = []
                     if not context.x_on_chip:
                         loads.append(("x", (block, number, start, strip * separate), image))
-                    loads.append(("w", block, float(wide * kernel_h * taps)))
+                    loads.append(("w", block, 0.0 if uniform else float(wide * kernel_h * taps)))
                     beats = lines(count * across, channels_wide * size, channels * size, n)
                     key = (0, number, start + offset, strip, block)
                     if not layer.counts:
@@ -344,6 +345,11 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
     return TilePipeline(tiles(), count, buffers, s.acc_buffers, s.y_buffers)
 
 
+def _uniform(layer: DepthwiseLayer) -> bool:
+    """Return True if all weights are equal, so that they need not be loaded from DRAM."""
+    return bool((layer.weights == layer.weights.flat[0]).all())
+
+
 def pack_depthwise(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
     """Pack weights (kernel_h, kernel_w, channels) as [block][kernel row][kernel column][N]."""
     n, channels = config.n, weights.shape[2]
@@ -362,14 +368,10 @@ def kernel_rows(config: MlaConfig, kernel: tuple[int, ...], pitch: int) -> int:
     return 1
 
 
-def window_passes(config: MlaConfig, kernel: tuple[int, ...], pitch: int) -> int:
-    """Return the number of passes over an image, each with as many kernel rows and columns as the array can hold."""
-    return ceil_div(kernel[0], kernel_rows(config, kernel, pitch)) * ceil_div(kernel[1], config.n)
-
-
 def stream_passes(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
-    """Return the number of passes of a layer over an image whose rows have `pitch` positions."""
-    return window_passes(config, layer.weights.shape[:2], pitch)
+    """Return the number of passes over an image, each with as many kernel rows and columns as the array can hold."""
+    kernel_h, taps, _ = layer.weights.shape
+    return ceil_div(kernel_h, kernel_rows(config, layer.weights.shape[:2], pitch)) * ceil_div(taps, config.n)
 
 
 def stream_pitch(layer: DepthwiseLayer, in_w: int, out_w: int, width: int) -> int:
@@ -494,8 +496,10 @@ class DepthwiseSteps:
         layer, schedule, n = self.layer, self.context.schedule, self.config.n
         tiles = ceil_div(self.blocks, self.columns)
         self.w_block = self.kernel_h * self.taps * n
-        self.w_dram = self.context.constant(
-            f"{layer.name}.weights", pack_depthwise(self.config, layer.weights)
+        self.w_dram = (
+            None
+            if _uniform(layer)
+            else self.context.constant(f"{layer.name}.weights", pack_depthwise(self.config, layer.weights))
         )
         w_buffer = CircularBuffer(
             BufferMemory.SP, f"{layer.name}.w", self.columns * self.w_block, min(schedule.w_buffers, tiles)
@@ -538,6 +542,9 @@ class DepthwiseSteps:
     def _load_w(self, key: Hashable, address: BufferRef) -> list[Command]:
         assert isinstance(key, int)
         count = min(self.columns, self.blocks - key)
+        if self.w_dram is None:
+            word = LOAD_WORD.pack(fill=1, fill_value=int(self.layer.weights.view(np.uint8).flat[0]))
+            return [self.context.command(Unit.LOAD, word=word, dst=address, len=count * self.w_block)]
         source = BufferRef(self.w_dram, 0, key * self.w_block)
         return [self.context.command(Unit.LOAD, dram=source, dst=address, len=count * self.w_block)]
 

@@ -21,7 +21,7 @@ from compiler.commands.tile_buffers import (
 )
 from compiler.ir.identity import identity
 from compiler.layers.base import Drain, Layer
-from compiler.layers.depthwise import MAX_STRIDE, DepthwiseLayer, window_passes
+from compiler.layers.depthwise import MAX_STRIDE, DepthwiseLayer, kernel_rows
 from compiler.layers.layer_kind import BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     LoweringContext,
@@ -174,8 +174,10 @@ def _on_array(low: LoweringContext) -> bool:
     if len(runs[0]) * len(runs[1]) > _MAX_COUNTS or min(run[2] for each in runs for run in each) < 1:
         return False
     pitch = max((out_w - 1) * across + kernel_w, w + a["pads"][1])
-    passes = window_passes(low.config, (kernel_h, kernel_w), pitch)
-    return passes * out_h * down * pitch < out_h * out_w * kernel_h * kernel_w
+    rows = kernel_rows(low.config, a["kernel"], pitch)
+    passes = ceil_div(kernel_h, rows) * ceil_div(kernel_w, low.config.n)
+    streamed = passes * ((out_h - 1) * down + rows) * pitch
+    return streamed < out_h * out_w * kernel_h * kernel_w
 
 
 def _sums_of_array(low: LoweringContext, counts: set[int]) -> DepthwiseLayer:

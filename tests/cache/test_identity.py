@@ -42,7 +42,7 @@ STABLE = {
     "ConvLayer": "name nodes ops x y shapes macs batch weights drain strides pads dilations groups x_zp w_zp",
     "ConvTransposeLayer": "name nodes ops x y shapes macs batch phases strides merged",
     "Copy": "source walk rescale fill",
-    "DepthwiseLayer": "name nodes ops x y shapes macs batch weights drain strides pads dilations x_zp",
+    "DepthwiseLayer": "name nodes ops x y shapes macs batch weights drain strides pads dilations x_zp counts",
     "Drain": "bias mult exponent zp clip rounding dtype residual table",
     "Dram": "latency bytes_per_cycle throttle",
     "Dtype": "I8 U8 I16 I32",
