@@ -18,7 +18,7 @@ from compiler.commands.commands import (
     TensorLayout,
     TileStep,
 )
-from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Tables, TileBuffers, pieces
+from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, pieces
 from compiler.ir.graph import Graph, Node
 from compiler.ir.identity import identity
 from compiler.ir.ops import BINARY_OPS, TABLE_OPS
@@ -35,7 +35,7 @@ from compiler.layers.lowering_context import (
     clip_range,
     same_quantization,
 )
-from compiler.layers.tile_pipeline import TilePipeline, even_tiles
+from compiler.layers.tile_pipeline import PASS_CYCLES, TilePipeline, even_tiles
 from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings, stream_cycles
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, halves_word, quantize_multiplier
@@ -400,6 +400,8 @@ def elementwise_tilings(context: TilingContext, layer: ElementwiseLayer) -> Tili
             cycles = stream_cycles(
                 context, work.total / rows, rows * work.load, rows * work.fuse, rows * work.store, buffers
             )
+            if layer.broadcast == Broadcast.CHANNEL:  # the first tile of a range waits for the widened operand
+                cycles += ceil_div(blocks, columns) * PASS_CYCLES
             schedule = LayerSchedule(rows=rows, x_buffers=buffers, on_chip=context.y_on_chip)
             yield cycles, schedule if columns == blocks else replace(schedule, columns=columns)
         if found and columns <= _FEW_BLOCKS:
@@ -446,9 +448,20 @@ class ElementwiseSteps:
 
     A second operand that is smaller than the result is first widened to rows of the accumulator, which FUSE then reads
     beside the scratchpad: a row for each block of channels, for each pixel of a tile, or for the only element.
+
+    Parameters
+    ----------
+    context : CodegenContext
+        Machine, schedule and tensor layouts for which code is generated.
+    layer : ElementwiseLayer
+        Layer to generate code for.
+    before : ElementwiseSteps or None
+        Code generator of other channels of the layer, at least as many, whose buffers are used again.
     """
 
-    def __init__(self, context: CodegenContext, layer: ElementwiseLayer):
+    def __init__(
+        self, context: CodegenContext, layer: ElementwiseLayer, before: "ElementwiseSteps | None" = None
+    ):
         self.context, self.layer, self.n = context, layer, context.config.n
         image = layer.shapes[layer.y]
         self.total = image.h * image.w * image.c
@@ -468,16 +481,19 @@ class ElementwiseSteps:
         if not self.flat and not layer.by_channel:  # the schedule counts rows of N elements
             rows = max(rows * self.n // self.channels, 1)
         self.rows = min(rows, self.pixels)
-        self.sources = {"a": self._source("a", layer.x, Broadcast.ALL)}
+        self.sources = {"a": self._source("a", layer.x, Broadcast.ALL, before)}
         if layer.other:
-            self.sources[layer.stream] = self._source(layer.stream, layer.other, layer.broadcast)
-        size = self.rows * self.channels * self._bytes(layer.y) + self.n * self._bytes(layer.y)
-        self.out = BufferRotation(BufferMemory.SP, f"{layer.name}.y", size, context.schedule.y_buffers)
-        self.table = None if layer.table is None else Tables(context, layer.name, layer.table)
+            self.sources[layer.stream] = self._source(layer.stream, layer.other, layer.broadcast, before)
+        self.table = None if layer.table is None else context.tables(layer.name, layer.table)
         self.slots = None if layer.drain is None else Slots(context, layer.name, layer.drain, self.blocks)
-        by_pixel = layer.broadcast == Broadcast.PIXEL
-        count = self.rows if by_pixel else self.blocks if layer.broadcast == Broadcast.CHANNEL else 1
-        self.wide = BufferRotation(BufferMemory.ACC, f"{layer.name}.wide", count, 2 if by_pixel else 1)
+        if before:
+            self.out, self.wide = before.out, before.wide
+        else:
+            size = (self.rows * self.channels + self.n) * self._bytes(layer.y)
+            self.out = BufferRotation(BufferMemory.SP, f"{layer.name}.y", size, context.schedule.y_buffers)
+            by_pixel = layer.broadcast == Broadcast.PIXEL
+            count = self.rows if by_pixel else self.blocks if layer.broadcast == Broadcast.CHANNEL else 1
+            self.wide = BufferRotation(BufferMemory.ACC, f"{layer.name}.wide", count, 2 if by_pixel else 1)
         self._widened: dict[int, BufferRef] = {}
 
     def steps(self) -> list[TileStep]:
@@ -487,16 +503,20 @@ class ElementwiseSteps:
     def _bytes(self, name: str) -> int:
         return DTYPE_BYTES[self.layer.shapes[name].dtype]
 
-    def _source(self, stream: str, name: str, broadcast: Broadcast) -> TileBuffers:
+    def _source(
+        self, stream: str, name: str, broadcast: Broadcast, before: "ElementwiseSteps | None"
+    ) -> TileBuffers:
         """Return the tile buffers into which a tensor is loaded if it is not in the scratchpad."""
         size = self._bytes(name)
         count = self.rows if broadcast in (Broadcast.ALL, Broadcast.PIXEL) else 1
         width = self.channels if broadcast in (Broadcast.ALL, Broadcast.CHANNEL) else 1
-        buffer = CircularBuffer(
-            BufferMemory.SP,
-            f"{self.layer.name}.{stream}",
-            count * width * size + self.n * size,
-            self.context.schedule.x_buffers if count == self.rows else 1,
+        depth = self.context.schedule.x_buffers if broadcast in (Broadcast.ALL, Broadcast.PIXEL) else 1
+        buffer = (
+            before.sources[stream].buffer
+            if before
+            else CircularBuffer(
+                BufferMemory.SP, f"{self.layer.name}.{stream}", (count * width + self.n) * size, depth
+            )
         )
         return TileBuffers(buffer, self._loader(self.layouts[name], size, broadcast))
 
@@ -704,7 +724,8 @@ def elementwise_steps(context: CodegenContext, layer: ElementwiseLayer) -> list[
     width, (pixels, channels) = context.schedule.columns * context.config.n, layer.view
     if width >= channels or not layer.by_channel:
         return ElementwiseSteps(context, layer).steps()
-    out = []
+    out: list[TileStep] = []
+    steps: ElementwiseSteps | None = None
     for first, count in pieces(channels, width):
         shapes, layouts = dict(layer.shapes), dict(context.layouts)
         for name, each in layer.shapes.items():
@@ -716,7 +737,8 @@ def elementwise_steps(context: CodegenContext, layer: ElementwiseLayer) -> list[
             layouts[name] = replace(layout, c=count, offset=layout.offset + first * size)
         drain = layer.drain and layer.drain.part(slice(first, first + count))
         part = replace(layer, name=f"{layer.name}.{first}", shapes=shapes, drain=drain)
-        out += ElementwiseSteps(replace(context, layouts=layouts), part).steps()
+        steps = ElementwiseSteps(replace(context, layouts=layouts), part, steps)
+        out += steps.steps()
     return out
 
 
