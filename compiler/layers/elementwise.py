@@ -400,7 +400,9 @@ def elementwise_tilings(context: TilingContext, layer: ElementwiseLayer) -> Tili
             cycles = stream_cycles(
                 context, work.total / rows, rows * work.load, rows * work.fuse, rows * work.store, buffers
             )
-            if layer.broadcast == Broadcast.CHANNEL:  # the first tile of a range waits for the widened operand
+            if (
+                layer.broadcast == Broadcast.CHANNEL
+            ):  # the first tile of a range waits for the widened operand
                 cycles += ceil_div(blocks, columns) * PASS_CYCLES
             schedule = LayerSchedule(rows=rows, x_buffers=buffers, on_chip=context.y_on_chip)
             yield cycles, schedule if columns == blocks else replace(schedule, columns=columns)
@@ -508,23 +510,24 @@ class ElementwiseSteps:
     ) -> TileBuffers:
         """Return the tile buffers into which a tensor is loaded if it is not in the scratchpad."""
         size = self._bytes(name)
+        load = self._loader(self.layouts[name], size, broadcast)
+        if before:
+            tiles = before.sources[stream]
+            tiles.load = load
+            return tiles
         count = self.rows if broadcast in (Broadcast.ALL, Broadcast.PIXEL) else 1
         width = self.channels if broadcast in (Broadcast.ALL, Broadcast.CHANNEL) else 1
         depth = self.context.schedule.x_buffers if broadcast in (Broadcast.ALL, Broadcast.PIXEL) else 1
-        buffer = (
-            before.sources[stream].buffer
-            if before
-            else CircularBuffer(
-                BufferMemory.SP, f"{self.layer.name}.{stream}", (count * width + self.n) * size, depth
-            )
-        )
-        return TileBuffers(buffer, self._loader(self.layouts[name], size, broadcast))
+        if broadcast == Broadcast.PIXEL:  # the first step widens two tiles
+            depth = max(depth, 2)
+        held = (count * width + self.n) * size
+        return TileBuffers(CircularBuffer(BufferMemory.SP, f"{self.layer.name}.{stream}", held, depth), load)
 
     def _loader(
         self, layout: TensorLayout, size: int, broadcast: Broadcast
     ) -> Callable[[Hashable, BufferRef], list[Command]]:
         def load(key: Hashable, address: BufferRef) -> list[Command]:
-            start, count = key  # type: ignore[misc]
+            _, start, count = key  # type: ignore[misc]
             source, width = BufferRef(layout.buffer, 0, layout.offset), self.channels * size
             if broadcast == Broadcast.ALL and self.flat:
                 length = min(count * self.n, self.total - start * self.n) * size
@@ -561,7 +564,8 @@ class ElementwiseSteps:
         broadcast = Broadcast.ALL if stream == "a" else self.layer.broadcast
         moving = broadcast in (Broadcast.ALL, Broadcast.PIXEL)
         if not layout.on_chip:
-            address = self.sources[stream].get((start, count) if moving else (0, 1), step)
+            key = self.layer.name, *((start, count) if moving else (0, 1))
+            address = self.sources[stream].get(key, step)
             pitch = (self.channels if broadcast == Broadcast.ALL else 1) * size
             return address, pitch if moving else 0
         pitch = self.n * size if self.flat and broadcast == Broadcast.ALL else layout.pixel
