@@ -1,7 +1,8 @@
 """Helpers for the code generators of layers: tiles loaded on demand into rotating buffers, ranges, fuse words."""
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,6 +126,41 @@ def image_rows(start: int, rows: int, stride: int, top: int, reach: int, height:
     high = low + (rows - 1) * stride + reach - 1
     first = min(max(low, 0), height - 1)
     return first, max(min(high, height - 1) - first + 1, 1)
+
+
+def inside(size: int, kernel: int, stride: int, pad: int, outputs: int) -> list[tuple[int, int, int]]:
+    """Return runs of windows with equally many elements inside the image: (first window, windows, elements each)."""
+    counts = [min(i * stride - pad + kernel, size) - max(i * stride - pad, 0) for i in range(outputs)]
+    runs, start = [], 0
+    for count, group in groupby(counts):
+        length = len(list(group))
+        runs.append((start, length, count))
+        start += length
+    return runs
+
+
+def rectangles(
+    runs: Sequence[Sequence[tuple[int, int, int]]], rows: tuple[int, int], columns: tuple[int, int]
+) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yield the rectangles of a tile whose windows have equally many elements inside the image.
+
+    Parameters
+    ----------
+    runs : (runs of rows, runs of columns)
+        Results of `inside` for both dimensions of the image.
+    rows, columns : (int, int)
+        First row and number of rows, and first column and number of columns, of the tile.
+
+    Yields
+    ------
+    (top, height, left, width, count)
+        First row and column, relative to the tile, rows and columns, and number of elements of each window.
+    """
+    for (first, many, high), (left, wide, across) in product(*runs):
+        top, end = max(first, rows[0]), min(first + many, sum(rows))
+        near, far = max(left, columns[0]), min(left + wide, sum(columns))
+        if top < end and near < far:
+            yield top - rows[0], end - top, near - columns[0], far - near, high * across
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Depthwise convolutions in the stream mode of MATRIX (docs/machine.md)."""
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,9 @@ from compiler.commands.tile_buffers import (
     column_strips,
     image_lines,
     image_rows,
+    inside,
     pieces,
+    rectangles,
 )
 from compiler.ir.identity import identity
 from compiler.layers.base import Addend, Drain, Image, Layer
@@ -48,10 +51,11 @@ from compiler.layers.tiling_context import (
     sum_buffers,
 )
 from compiler.schedule.schedule import ALL_COLUMNS, LayerSchedule
+from compiler.util.scaling import bytes_word
 from compiler.util.tiles import ceil_div, cuts
 from hw.config import MlaConfig
-from hw.isa.commands import MATRIX_WORD
-from hw.isa.enums import DTYPE_BYTES, Dtype, Rounding, Unit
+from hw.isa.commands import FUSE_SRC, LOAD_WORD, MATRIX_WORD
+from hw.isa.enums import DTYPE_BYTES, Dtype, Requant, Rounding, Unit
 
 
 @identity(
@@ -63,7 +67,8 @@ from hw.isa.enums import DTYPE_BYTES, Dtype, Rounding, Unit
     "dilations",
     "x_zp",
     "w_zp",
-    added=("dilations", "w_zp"),
+    "counts",
+    added=("dilations", "w_zp", "counts"),
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DepthwiseLayer(Layer):
@@ -72,6 +77,12 @@ class DepthwiseLayer(Layer):
     A dilated convolution, whose strides are 1, consists of one convolution without dilation for each phase: the pixels
     whose row and column have the same remainders when divided by the dilations. The phases of the columns are the
     channel blocks of one command, if a row of sums fits the accumulator twice; other phases follow one another.
+
+    Parameters
+    ----------
+    counts : dict
+        For an average, whose weights are 1: multiplier and exponent for each number of elements that windows have
+        inside the image, in place of those of `drain`. Empty: `drain` applies to all windows.
     """
 
     weights: NDArray
@@ -81,6 +92,7 @@ class DepthwiseLayer(Layer):
     dilations: tuple[int, int] = (1, 1)
     x_zp: int = 0
     w_zp: int = 0
+    counts: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -89,7 +101,7 @@ class DepthwiseLayer(Layer):
 
 
 #: Largest stride of the depthwise mode (fields `dw_sx` and `dw_sy`).
-_MAX_STRIDE = 15
+MAX_STRIDE = 15
 
 
 def lower_depthwise(low: LoweringContext) -> Layer:
@@ -112,7 +124,7 @@ def lower_depthwise(low: LoweringContext) -> Layer:
     kernel, x = weights.shape[:2], common["shapes"][common["x"]]
     down, across = (1 if size == 1 else step for size, step in zip(kernel, a["dilations"], strict=True))
     dilations = down, across
-    direct = max(a["strides"]) <= _MAX_STRIDE
+    direct = max(a["strides"]) <= MAX_STRIDE
     if direct and (dilations == (1, 1) or _by_phases(dilations, a["strides"], x, low.x.shape[0])):
         return DepthwiseLayer(**common, weights=weights.data, dilations=dilations, w_zp=zero)
     one_by_one = np.moveaxis(weights.data, -1, 0)[..., None]
@@ -318,6 +330,7 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
     separate = width < y.w and s.strip_width < y.w
     runs = len(_column_runs(phases_across, ColumnStrip(0, y.w, 0, x.w, -layer.pads[1])))
     size = DTYPE_BYTES[layer.drain.dtype]
+    uniform = _uniform(layer)
 
     def streamed(row: int, rows: int, across: int, first: bool, last: bool) -> int:
         """Return the cycles of a tile for one block of channels: the sum over all passes."""
@@ -351,10 +364,11 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
                     loads: list[tuple[str, object, float]] = []
                     if not context.x_on_chip:
                         loads.append(("x", (block, number, start, strip * separate), image))
-                    loads.append(("w", block, float(wide * kernel_h * taps)))
+                    loads.append(("w", block, 0.0 if uniform else float(wide * kernel_h * taps)))
                     beats = lines(count * across, channels_wide * size, channels * size, n)
                     key = (0, number, start + offset, strip, block)
-                    loads += with_drain(layer.drain, s, context, key, blocks, beats)
+                    if not layer.counts:
+                        loads += with_drain(layer.drain, s, context, key, blocks, beats)
                     cycles = streamed(start + offset, count, across, offset == 0, offset + rows >= high)
                     yield PipelineTile(
                         tuple(loads),
@@ -372,6 +386,11 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
     count = ceil_div(blocks, columns) * layer.batch * strips * high_tiles
     buffers = {"x": s.x_buffers, "w": s.w_buffers, "p": s.param_buffers, "r": s.y_buffers, "t": 1}
     return TilePipeline(tiles(), count, buffers, s.acc_buffers, s.y_buffers)
+
+
+def _uniform(layer: DepthwiseLayer) -> bool:
+    """Return True if all weights are equal, so that they need not be loaded from DRAM."""
+    return bool((layer.weights == layer.weights.flat[0]).all())
 
 
 def pack_depthwise(config: MlaConfig, weights: NDArray, kernel_rows: Sequence[int]) -> NDArray[np.uint8]:
@@ -514,6 +533,54 @@ def _passes_by_step(
     return tuple(out)
 
 
+class _AverageEpilogue(Epilogue):
+    """Drain of sums that are divided by the number of elements that their windows have inside the image.
+
+    Parameters
+    ----------
+    runs : (runs of rows, runs of columns)
+        Results of `inside` for both dimensions of the image.
+    counts : dict
+        Multiplier and exponent for each number of elements.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        runs: tuple[list[tuple[int, int, int]], ...],
+        counts: dict[int, tuple[int, int]],
+        **options: Any,
+    ):
+        super().__init__(*args, **options)
+        self.runs, self.counts = runs, counts
+
+    def _parts(
+        self, fields: dict[str, int | BufferRef], start: int, rows: int
+    ) -> Iterator[dict[str, int | BufferRef]]:
+        """Yield the fields of one command for each rectangle of windows with equally many elements."""
+        acc, target, pixel, row = (fields[name] for name in ("a_base", "d_base", "d_x", "d_y"))
+        assert isinstance(acc, BufferRef) and isinstance(target, BufferRef)
+        assert isinstance(pixel, int) and isinstance(row, int)
+        width = self.y.w
+        tile = (start, rows), (self.column, width)
+        for top, height, left, columns, count in rectangles(self.runs, *tile):
+            mult, exponent = self.counts[count]
+            yield {
+                **fields,
+                "src": FUSE_SRC.pack(requant=Requant.IMM, rounding=self.drain.rounding),
+                "mult": mult,
+                "shifts": bytes_word(exponent),
+                "a_base": acc.plus(top * width + left),
+                "a_u": width,
+                "u_y": 1,
+                "a_v": 1,
+                "v_x": 1,
+                "x_count": columns,
+                "y_count": height,
+                "d_base": target.plus(top * row + left * pixel),
+            }
+
+
 class DepthwiseSteps:
     """Code generator of a depthwise convolution.
 
@@ -573,21 +640,32 @@ class DepthwiseSteps:
         layer, schedule, n = self.layer, self.context.schedule, self.config.n
         tiles = ceil_div(self.blocks, self.columns)
         self.w_block = self.kernel_h * self.taps * n
-        self.w_dram = self.context.constant(
-            f"{layer.name}.weights", pack_depthwise(self.config, layer.weights, self.kernel_rows)
+        self.w_dram = (
+            None
+            if _uniform(layer)
+            else self.context.constant(
+                f"{layer.name}.weights", pack_depthwise(self.config, layer.weights, self.kernel_rows)
+            )
         )
         w_buffer = CircularBuffer(
             BufferMemory.SP, f"{layer.name}.w", self.columns * self.w_block, min(schedule.w_buffers, tiles)
         )
         self.w = TileBuffers(w_buffer, self._load_w)
-        self.p = parameters(self.context, layer.name, layer.drain, self.columns)
+        self.p = None if layer.counts else parameters(self.context, layer.name, layer.drain, self.columns)
         width = max(strip.count for strip in self.strips)
         self.acc = BufferRotation(
             BufferMemory.ACC, f"{layer.name}.acc", self.rows * width * self.columns, schedule.acc_buffers
         )
-        self.drain = Epilogue(
-            self.context, layer.name, layer.drain, self.images[1], self.rows, self.columns, width=width
-        )
+        tile = self.context, layer.name, layer.drain, self.images[1], self.rows, self.columns
+        if layer.counts:
+            sizes = (self.x.h, self.y.h), (self.images[0][0].w, self.y.w)
+            runs = tuple(
+                inside(size, layer.weights.shape[i], layer.strides[i], layer.pads[i], outputs)
+                for i, (size, outputs) in enumerate(sizes)
+            )
+            self.drain: Epilogue = _AverageEpilogue(*tile, width=width, runs=runs, counts=layer.counts)
+        else:
+            self.drain = Epilogue(*tile, width=width)
         if not self.x.on_chip:
             most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows_per_load))
             size = most * max(strip.size for strip in self.strips) * self.x_pixel + n
@@ -610,6 +688,9 @@ class DepthwiseSteps:
     def _load_w(self, key: Hashable, address: BufferRef) -> list[Command]:
         assert isinstance(key, int)
         count = min(self.columns, self.blocks - key)
+        if self.w_dram is None:
+            word = LOAD_WORD.pack(fill=1, fill_value=int(self.layer.weights.view(np.uint8).flat[0]))
+            return [self.context.command(Unit.LOAD, word=word, dst=address, len=count * self.w_block)]
         source = BufferRef(self.w_dram, 0, key * self.w_block)
         return [self.context.command(Unit.LOAD, dram=source, dst=address, len=count * self.w_block)]
 
@@ -665,7 +746,7 @@ class DepthwiseSteps:
                             w_base=weights.plus(at * self.w_block + self._weight(taps)),
                         )
                     )
-            how = self.p.fields(block, step)
+            how = self.p.fields(block, step) if self.p else {}
             self.drain.add(step, acc, how, start + offset, count, block, blocks)
             out.append(step)
         return out

@@ -1,11 +1,11 @@
 """Elementwise operators: sums and products of tensors, and functions of one operand as lookup tables."""
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import product
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,10 @@ from compiler.commands.commands import (
     TensorLayout,
     TileStep,
 )
-from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Tables, TileBuffers, pieces
+from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, pieces
+from compiler.ir.graph import Graph, Node
 from compiler.ir.identity import identity
-from compiler.ir.ops import BINARY_OPS, LOGIC_OPS, TABLE_OPS
+from compiler.ir.ops import BINARY_OPS, TABLE_OPS
 from compiler.ir.tensor import Tensor
 from compiler.kernel_library.elementwise import LEFT_SHIFT, LEFT_SHIFT_16, mul, raw_fields, residual_fields
 from compiler.layers.base import Drain, Layer
@@ -34,8 +35,8 @@ from compiler.layers.lowering_context import (
     clip_range,
     same_quantization,
 )
-from compiler.layers.tile_pipeline import TileLoad, TilePipeline, even_tiles
-from compiler.layers.tiling_context import TILE_CYCLES, LayerContext, TilingContext, Tilings
+from compiler.layers.tile_pipeline import PASS_CYCLES, TilePipeline, even_tiles
+from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings, stream_cycles
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, halves_word, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
@@ -46,7 +47,11 @@ from hw.isa.enums import DTYPE_BYTES, BSource, Op, Requant, Rounding, Unit
 
 @identity("Spread", "ALL", "CHANNEL", "PIXEL", "SCALAR")
 class Broadcast(StrEnum):
-    """Broadcasting of an operand to the shape of the result."""
+    """Broadcasting of an operand to the shape of the result.
+
+    "Channels" and "pixels" are the trailing and the leading dimensions of the result, of any number: an operand of
+    shape (1, 1, 56, 64) has one value for each of the 3,584 channels of the 56 pixels of a result (1, 56, 56, 64).
+    """
 
     ALL = "all"  # element by element
     CHANNEL = "channel"  # one value for each channel
@@ -54,24 +59,33 @@ class Broadcast(StrEnum):
     SCALAR = "scalar"
 
 
-#: Operators whose second operand FUSE reads as operand B, of which one lane can be broadcast.
-_BROADCAST_LANES = LOGIC_OPS | {"mul", "where"}
-
-
-def broadcast_of(op: str, b: tuple[int, ...], a: tuple[int, ...]) -> Broadcast | None:
-    """Return how an operand of shape `b` is broadcast to shape `a`; None if the operator does not support it."""
+def broadcast_of(b: tuple[int, ...], a: tuple[int, ...]) -> Broadcast | None:
+    """Return how an operand of shape `b` is broadcast to shape `a`; None if the machine does not support it."""
     padded = (1,) * (len(a) - len(b)) + b
-    if padded == a:
-        return Broadcast.ALL
-    if len(padded) != len(a):
+    if len(padded) != len(a) or any(own not in (1, full) for own, full in zip(padded, a, strict=True)):
         return None
-    if all(size == 1 for size in padded[:-1]) and padded[-1] == a[-1]:
-        return Broadcast.CHANNEL
-    if op in _BROADCAST_LANES and all(size == 1 for size in padded):
+    repeated = [own != full for own, full in zip(padded, a, strict=True) if full != 1]
+    if not any(repeated):
+        return Broadcast.ALL
+    if all(repeated):
         return Broadcast.SCALAR
-    if op in _BROADCAST_LANES and padded[:-1] == a[:-1] and padded[-1] == 1:
-        return Broadcast.PIXEL
-    return None
+    if repeated == sorted(repeated, reverse=True):
+        return Broadcast.CHANNEL
+    return Broadcast.PIXEL if repeated == sorted(repeated) else None
+
+
+def needs_contiguous(graph: Graph, node: Node) -> bool:
+    """Return True if a sum or product of two tensors is computed over pixels other than those of its operands.
+
+    The elements of its operands and result must then be contiguous.
+    """
+    if node.op not in BINARY_OPS or len(node.inputs) != 2:
+        return False
+    small, large = sorted(graph.ins(node), key=lambda tensor: tensor.elements)
+    broadcast, channels = broadcast_of(small.shape, large.shape), large.shape[-1] if large.shape else 1
+    if broadcast == Broadcast.CHANNEL:
+        return small.elements != channels
+    return broadcast == Broadcast.PIXEL and small.elements * channels != large.elements
 
 
 @identity("ElementwiseLayer", "other", "spread", "stream", "src", "stage", "fields", "table", "drain")
@@ -113,8 +127,24 @@ class ElementwiseLayer(Layer):
 
     @property
     def by_channel(self) -> bool:
-        """True if parameters or the second operand differ from channel to channel."""
-        return self.drain is not None or (self.other is not None and self.broadcast != Broadcast.ALL)
+        """True if parameters or the second operand differ between channels, or between pixels, but not both."""
+        return self.drain is not None or self.broadcast in (Broadcast.CHANNEL, Broadcast.PIXEL)
+
+    @property
+    def small(self) -> str | None:
+        """Name of the second tensor if it is smaller than the first, None otherwise."""
+        return self.other if self.broadcast != Broadcast.ALL else None
+
+    @property
+    def view(self) -> tuple[int, int]:
+        """Number of pixels and number of channels between which a small second tensor distinguishes."""
+        y = self.shapes[self.y]
+        if self.small is None or self.broadcast == Broadcast.SCALAR:
+            return y.h * y.w, y.c
+        other, total = self.shapes[self.small], y.h * y.w * y.c
+        elements = other.h * other.w * other.c
+        rest = total // elements
+        return (rest, elements) if self.broadcast == Broadcast.CHANNEL else (elements, rest)
 
 
 #: Element types of operators that also support int16.
@@ -221,7 +251,7 @@ def lower_binary(low: LoweringContext) -> Layer:
     swapped = a.shape != low.y.shape or a.constant
     if swapped:
         a, b = b, a
-    broadcast = broadcast_of(node.op, b.shape, a.shape) if a.shape == low.y.shape else None
+    broadcast = broadcast_of(b.shape, a.shape) if a.shape == low.y.shape else None
     if broadcast is None:
         shapes = [list(tensor.shape) for tensor in graph.ins(node)]
         raise UnsupportedLoweringError(
@@ -302,94 +332,171 @@ def _product(low: LoweringContext, a: Tensor, b: Tensor) -> dict:
     }
 
 
+class _Stream(NamedTuple):
+    """Work of an elementwise layer, whose schedule counts rows of N elements, or pixels if channels differ.
+
+    Parameters
+    ----------
+    total : int
+        Number of rows or pixels.
+    load, store, fuse : float
+        Bus beats and FUSE cycles of one of them.
+    held : (int, int)
+        Scratchpad bytes of one of them in a buffer of operands, and in a buffer of results.
+    """
+
+    total: int
+    load: float
+    store: float
+    fuse: float
+    held: tuple[int, int]
+
+
+def _stream(layer: ElementwiseLayer, n: int, on_chip: Callable[[str], bool], columns: int) -> _Stream:
+    """Return the work of a layer, of which at most `columns` blocks of channels are in a tile."""
+    y, small = layer.shapes[layer.y], layer.small
+    sizes = {name: DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)}
+    pixels, channels = layer.view if layer.by_channel else (ceil_div(y.h * y.w * y.c, n), n)
+    width = min(columns * n, channels)
+    turns = ceil_div(channels, width)
+    whole = [name for name in layer.inputs if name != small]
+    # Operands share one read port; a row of wider elements needs one read or write per byte of an element.
+    work = max(sum(sizes[name] for name in whole), sizes[layer.y]) * ceil_div(width, n)
+    held = sum(sizes[name] for name in whole if not on_chip(name)) * width
+    if small and layer.broadcast == Broadcast.PIXEL:
+        work += 1
+        held += 0 if on_chip(small) else sizes[small]
+    store = 0 if on_chip(layer.y) else sizes[layer.y] * width
+    return _Stream(pixels * turns, held / n, store / n, float(work), (held, store))
+
+
+def _acc_rows(layer: ElementwiseLayer, rows: int, columns: int) -> int:
+    """Return the accumulator rows for a small second tensor, for tiles of `rows` pixels and `columns` blocks."""
+    if layer.small is None:
+        return 0
+    return {Broadcast.CHANNEL: columns, Broadcast.PIXEL: 2 * rows}.get(layer.broadcast, 1)
+
+
+#: Numbers of buffers of each operand that are tried; more than two hide the latency of small tiles.
+_BUFFERS = (2, 3, 4, 6, 8)
+#: Blocks of channels of which a tile need not have fewer, because a tile of one pixel is small enough.
+_FEW_BLOCKS = 128
+
+
 def elementwise_tilings(context: TilingContext, layer: ElementwiseLayer) -> Tilings:
-    """Yield the tilings of an elementwise layer that fit, with part of the channels only if nothing else fits."""
-    n, y = context.config.n, layer.shapes[layer.y]
-    total = ceil_div(y.h * y.w * y.c, n)
-    sizes = [DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)]
-    inside = context.x_on_chip and context.y_on_chip
-    of_pixel = 2 * y.c * (sizes[0] * (not context.x_on_chip) + sizes[-1] * (not context.y_on_chip))
-    if layer.other and layer.broadcast in (Broadcast.ALL, Broadcast.CHANNEL):
-        of_pixel += y.c * sizes[1]
-    found = False
-    for rows in cuts(total):
-        used = 2 * rows * n * sum(sizes)
-        if (used > context.free and not inside) or rows > _MAX_ROWS:
-            continue
-        if layer.by_channel and min(rows, y.h * y.w) * of_pixel > context.config.sp_bytes:
-            continue
-        tiles, found = ceil_div(total, rows), True
-        # A row of wider elements needs one read or write per byte of an element.
-        work = total * max(sizes)
-        yield max(work, tiles * TILE_CYCLES) + 2 * rows, LayerSchedule(rows=rows, on_chip=context.y_on_chip)
-    blocks = ceil_div(y.c, n)
-    for columns, rows in product(cuts(blocks), cuts(y.h * y.w)) if not found else ():
-        if 2 * rows * columns * n * sum(sizes) > context.free or rows > _MAX_ROWS:
-            continue
-        tiles = ceil_div(y.h * y.w, rows) * ceil_div(blocks, columns)
-        cycles = max(total * max(sizes), tiles * TILE_CYCLES) + 2 * rows * columns
-        yield cycles, LayerSchedule(rows=rows, columns=columns, on_chip=context.y_on_chip)
+    """Yield the tilings of an elementwise layer that fit, with part of the channels only if these are many."""
+    n, found = context.config.n, False
+    blocks = ceil_div(layer.view[1], n) if layer.by_channel else 1
+    for columns in cuts(blocks):
+        work, once = _stream(layer, n, context.on_chip, columns), 0
+        if layer.small and layer.broadcast == Broadcast.CHANNEL and not context.on_chip(layer.small):
+            once = columns * n * DTYPE_BYTES[layer.shapes[layer.small].dtype]
+        for rows, buffers in product(cuts(work.total), _BUFFERS if work.load else _BUFFERS[:1]):
+            used = rows * (buffers * work.held[0] + 2 * work.held[1]) + once
+            fits = used <= context.free and _acc_rows(layer, rows, columns) <= context.acc_rows
+            if not fits or rows > _MAX_ROWS:
+                continue
+            found = True
+            cycles = stream_cycles(
+                context, work.total / rows, rows * work.load, rows * work.fuse, rows * work.store, buffers
+            )
+            if (
+                layer.broadcast == Broadcast.CHANNEL
+            ):  # the first tile of a range waits for the widened operand
+                cycles += ceil_div(blocks, columns) * PASS_CYCLES
+            schedule = LayerSchedule(rows=rows, x_buffers=buffers, on_chip=context.y_on_chip)
+            yield cycles, schedule if columns == blocks else replace(schedule, columns=columns)
+        if found and columns <= _FEW_BLOCKS:
+            return
 
 
 def elementwise_tile_model(layer: ElementwiseLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of an elementwise layer."""
-    n, y = context.config.n, layer.shapes[layer.y]
-    total = ceil_div(y.h * y.w * y.c, n)
-    sizes = {name: DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)}
-    away = [
-        name
-        for name in (layer.x, *([layer.other] if layer.other and layer.broadcast == Broadcast.ALL else []))
-        if not context.on_chip(name)
-    ]
-
-    reads = sizes[layer.x]
-    if layer.other and layer.broadcast == Broadcast.ALL:  # both share one read port of the scratchpad
-        reads += sizes.get(layer.other, 1)
-
-    def loads(start: int, count: int) -> list[TileLoad]:
-        return [
-            (buffer, start, float(count * sizes.get(name, 1)))
-            for buffer, name in zip("xb", away, strict=False)
-        ]
-
+    work = _stream(layer, context.config.n, context.on_chip, s.columns)
     return even_tiles(
         s,
-        total,
-        min(s.rows, total),
-        loads,
-        lambda count: count * reads,
-        lambda count: 0.0 if context.y_on_chip else float(count * sizes[layer.y]),
+        work.total,
+        min(s.rows, work.total),
+        lambda start, count: [("x", start, count * work.load)] if work.load else [],
+        lambda count: count * work.fuse,
+        lambda count: count * work.store,
         1,
         layer.table is not None,
     )
 
 
+def _swapped(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a residual addition whose main value and residual are exchanged."""
+    out = dict(fields)
+    out["x_mult"], out["r_mult"] = fields["r_mult"], fields["x_mult"]
+    zeros, shifts = fields["zp_xr"], fields["r_shifts"]
+    out["zp_xr"] = zeros >> 16 | (zeros & 0xFFFF) << 16
+    out["r_shifts"] = shifts & 0xFF0000 | shifts >> 8 & 0xFF | (shifts & 0xFF) << 8
+    return out
+
+
+def _viewed(layout: TensorLayout, pixels: int, channels: int, size: int) -> TensorLayout:
+    """Return a contiguous layout with other pixels, or the layout itself if its pixels have the given channels."""
+    if layout.c == channels:
+        return layout
+    return replace(layout, h=pixels, w=1, c=channels, pixel=channels * size, row=channels * size)
+
+
 class ElementwiseSteps:
     """Code generator of an elementwise layer; a tile consists of some pixels with all their channels.
 
-    If no value depends on the channel and all tensors are contiguous, N consecutive elements are treated as one pixel.
+    If no value depends on the channel or the pixel and all tensors are contiguous, N consecutive elements are treated
+    as one pixel.
+
+    A second operand that is smaller than the result is first widened to rows of the accumulator, which FUSE then reads
+    beside the scratchpad: a row for each block of channels, for each pixel of a tile, or for the only element.
+
+    Parameters
+    ----------
+    context : CodegenContext
+        Machine, schedule and tensor layouts for which code is generated.
+    layer : ElementwiseLayer
+        Layer to generate code for.
+    before : ElementwiseSteps or None
+        Code generator of other channels of the layer, at least as many, whose buffers are used again.
     """
 
-    def __init__(self, context: CodegenContext, layer: ElementwiseLayer):
+    def __init__(
+        self, context: CodegenContext, layer: ElementwiseLayer, before: "ElementwiseSteps | None" = None
+    ):
         self.context, self.layer, self.n = context, layer, context.config.n
-        self.x, self.y = context.layouts[layer.x], context.layouts[layer.y]
         image = layer.shapes[layer.y]
-        self.pixels, self.channels = image.h * image.w, image.c
-        self.total = self.pixels * self.channels
-        names = (layer.x, layer.y, *([layer.other] if layer.other else []))
-        compact = all(context.layouts[name].compact(self._bytes(name)) for name in names)
+        self.total = image.h * image.w * image.c
+        whole = [name for name in (*layer.inputs, layer.y) if name != layer.small]
+        compact = all(context.layouts[name].compact(self._bytes(name)) for name in whole)
         self.flat = compact and not layer.by_channel
+        self.pixels, self.channels = layer.view
+        self.layouts = context.layouts | {
+            name: _viewed(context.layouts[name], self.pixels, self.channels, self._bytes(name))
+            for name in whole
+        }
+        self.y = self.layouts[layer.y]
         if self.flat:
             self.pixels, self.channels = ceil_div(self.total, self.n), self.n
         self.blocks = ceil_div(self.channels, self.n)
-        self.rows = min(context.schedule.rows, self.pixels)
-        self.sources = {"a": self._source("a", layer.x, Broadcast.ALL)}
+        rows = context.schedule.rows
+        if not self.flat and not layer.by_channel:  # the schedule counts rows of N elements
+            rows = max(rows * self.n // self.channels, 1)
+        self.rows = min(rows, self.pixels)
+        self.sources = {"a": self._source("a", layer.x, Broadcast.ALL, before)}
         if layer.other:
-            self.sources[layer.stream] = self._source(layer.stream, layer.other, layer.broadcast)
-        size = self.rows * self.channels * self._bytes(layer.y) + self.n * self._bytes(layer.y)
-        self.out = BufferRotation(BufferMemory.SP, f"{layer.name}.y", size, context.schedule.y_buffers)
-        self.table = None if layer.table is None else Tables(context, layer.name, layer.table)
+            self.sources[layer.stream] = self._source(layer.stream, layer.other, layer.broadcast, before)
+        self.table = None if layer.table is None else context.tables(layer.name, layer.table)
         self.slots = None if layer.drain is None else Slots(context, layer.name, layer.drain, self.blocks)
+        if before:
+            self.out, self.wide = before.out, before.wide
+        else:
+            size = (self.rows * self.channels + self.n) * self._bytes(layer.y)
+            self.out = BufferRotation(BufferMemory.SP, f"{layer.name}.y", size, context.schedule.y_buffers)
+            by_pixel = layer.broadcast == Broadcast.PIXEL
+            count = self.rows if by_pixel else self.blocks if layer.broadcast == Broadcast.CHANNEL else 1
+            self.wide = BufferRotation(BufferMemory.ACC, f"{layer.name}.wide", count, 2 if by_pixel else 1)
+        self._widened: dict[int, BufferRef] = {}
 
     def steps(self) -> list[TileStep]:
         """Generate the steps of all tiles."""
@@ -398,26 +505,31 @@ class ElementwiseSteps:
     def _bytes(self, name: str) -> int:
         return DTYPE_BYTES[self.layer.shapes[name].dtype]
 
-    def _source(self, stream: str, name: str, broadcast: Broadcast) -> TileBuffers:
+    def _source(
+        self, stream: str, name: str, broadcast: Broadcast, before: "ElementwiseSteps | None"
+    ) -> TileBuffers:
         """Return the tile buffers into which a tensor is loaded if it is not in the scratchpad."""
         size = self._bytes(name)
+        load = self._loader(self.layouts[name], size, broadcast)
+        if before:
+            tiles = before.sources[stream]
+            tiles.load = load
+            return tiles
         count = self.rows if broadcast in (Broadcast.ALL, Broadcast.PIXEL) else 1
         width = self.channels if broadcast in (Broadcast.ALL, Broadcast.CHANNEL) else 1
-        buffer = CircularBuffer(
-            BufferMemory.SP,
-            f"{self.layer.name}.{stream}",
-            count * width * size + self.n * size,
-            self.context.schedule.x_buffers if count == self.rows else 1,
-        )
-        return TileBuffers(buffer, self._loader(self.context.layouts[name], size, broadcast))
+        depth = self.context.schedule.x_buffers if broadcast in (Broadcast.ALL, Broadcast.PIXEL) else 1
+        if broadcast == Broadcast.PIXEL:  # the first step widens two tiles
+            depth = max(depth, 2)
+        held = (count * width + self.n) * size
+        return TileBuffers(CircularBuffer(BufferMemory.SP, f"{self.layer.name}.{stream}", held, depth), load)
 
     def _loader(
         self, layout: TensorLayout, size: int, broadcast: Broadcast
     ) -> Callable[[Hashable, BufferRef], list[Command]]:
         def load(key: Hashable, address: BufferRef) -> list[Command]:
-            start, count = key  # type: ignore[misc]
+            _, start, count = key  # type: ignore[misc]
             source, width = BufferRef(layout.buffer, 0, layout.offset), self.channels * size
-            if self.flat:
+            if broadcast == Broadcast.ALL and self.flat:
                 length = min(count * self.n, self.total - start * self.n) * size
                 lines = {"len": length}
                 source = source.plus(start * self.n * size)
@@ -448,14 +560,15 @@ class ElementwiseSteps:
         self, stream: str, name: str, start: int, count: int, step: TileStep
     ) -> tuple[BufferRef, int]:
         """Return the address of a source's first pixel in the tile, and the distance between pixels in bytes."""
-        layout, size = self.context.layouts[name], self._bytes(name)
+        layout, size = self.layouts[name], self._bytes(name)
         broadcast = Broadcast.ALL if stream == "a" else self.layer.broadcast
         moving = broadcast in (Broadcast.ALL, Broadcast.PIXEL)
         if not layout.on_chip:
-            address = self.sources[stream].get((start, count) if moving else (0, 1), step)
+            key = self.layer.name, *((start, count) if moving else (0, 1))
+            address = self.sources[stream].get(key, step)
             pitch = (self.channels if broadcast == Broadcast.ALL else 1) * size
             return address, pitch if moving else 0
-        pitch = self.n * size if self.flat else layout.pixel
+        pitch = self.n * size if self.flat and broadcast == Broadcast.ALL else layout.pixel
         return BufferRef(
             layout.buffer, 0, layout.offset + (start * pitch if moving else 0)
         ), pitch if moving else 0
@@ -467,34 +580,90 @@ class ElementwiseSteps:
         address = self.out.next()
         if self.y.on_chip:
             address = BufferRef(self.y.buffer, 0, self.y.offset + start * pitch)
-        a, a_pitch = self._address("a", layer.x, start, count, step)
         fields: dict[str, int | BufferRef] = {
             "src": self._source_word(),
             "stage": self._stage_word(step),
-            "a_base": a,
-            "a_v": a_pitch,
             "v_x": 1,
-            "a_n": n * self._bytes(layer.x),
             "x_count": count,
             "n_count": self.blocks,
             "lanes_tail": self._tail(start, count),
             "d_base": address,
             "d_x": pitch,
             "d_n": n * size,
-            **layer.fields,
+            **(_swapped(layer.fields) if layer.small and layer.stream == "r" else layer.fields),
         }
-        if layer.other:
-            other, other_pitch = self._address(layer.stream, layer.other, start, count, step)
-            fields[f"{layer.stream}_base"] = other
-            fields[f"{layer.stream}_x"] = other_pitch
-            if layer.broadcast in (Broadcast.ALL, Broadcast.CHANNEL):
-                fields[f"{layer.stream}_n"] = n * self._bytes(layer.other)
+        streams = {"a": self._whole("a", layer.x, start, count, step)}
+        if layer.small:
+            streams[layer.stream] = self._small(start, count, step)
+        elif layer.other:
+            streams[layer.stream] = self._whole(layer.stream, layer.other, start, count, step)
+        if layer.small and layer.stream == "r":  # only operand A can be in the accumulator
+            streams = {"a": streams["r"], "r": streams["a"]}
+        for stream, (base, of_pixel, of_block) in streams.items():
+            fields |= {
+                f"{stream}_base": base,
+                "a_v" if stream == "a" else f"{stream}_x": of_pixel,
+                f"{stream}_n": of_block,
+            }
         if self.slots:
             fields |= {"p_base": self.slots.get(0, step), "p_n": 1}
         step.fuse += self._commands(fields, step, start, count)
         if not self.y.on_chip:
             step.stores.append(self._store(address, start, count, size))
         return step
+
+    def _whole(
+        self, stream: str, name: str, start: int, count: int, step: TileStep
+    ) -> tuple[BufferRef, int, int]:
+        """Return the address of an operand of the result's shape, and its bytes per pixel and per block."""
+        return *self._address(stream, name, start, count, step), self.n * self._bytes(name)
+
+    def _small(self, start: int, count: int, step: TileStep) -> tuple[BufferRef, int, int]:
+        """Return the address of the widened second operand in the accumulator, and its rows per pixel and per block.
+
+        The pixels of the next tile are widened before this tile is computed, so that FUSE need not wait for them.
+        """
+        by_pixel = self.layer.broadcast == Broadcast.PIXEL
+        acc = self._widen(start if by_pixel else 0, count, step)
+        after = start + count
+        if by_pixel and after < self.pixels:
+            self._widen(after, min(self.rows, self.pixels - after), step)
+        return acc, int(by_pixel), int(self.layer.broadcast == Broadcast.CHANNEL)
+
+    def _widen(self, start: int, count: int, step: TileStep) -> BufferRef:
+        """Return the rows of the second operand; if they are not in the accumulator yet, add their command."""
+        if start in self._widened:
+            return self._widened[start]
+        layer = self.layer
+        assert layer.small is not None
+        source, pitch = self._address(layer.stream, layer.small, start, count, step)
+        self._widened[start] = acc = self.wide.next()
+        by_channel = layer.broadcast == Broadcast.CHANNEL
+        dtype = layer.shapes[layer.small].dtype
+        # Zero points of a residual addition are subtracted later.
+        zero = layer.fields.get("zp_ab", 0) >> 16 if layer.stream == "b" else 0
+        step.fuse.append(
+            self.context.command(
+                Unit.FUSE,
+                src=FUSE_SRC.pack(
+                    a_src=1, b_src=BSource.SP, b_dtype=dtype, b_bcast=int(not by_channel), op=Op.ADD
+                ),
+                # Operand A is padding, which is 0 and not read.
+                a_base=source,
+                u0=1,
+                u_lim=1,
+                b_base=source,
+                b_x=pitch,
+                b_n=self.n * self._bytes(layer.small),
+                zp_ab=halves_word(0, zero),
+                x_count=count if layer.broadcast == Broadcast.PIXEL else 1,
+                n_count=self.blocks if by_channel else 1,
+                d_base=acc,
+                d_x=1,
+                d_n=1,
+            )
+        )
+        return acc
 
     def _commands(
         self, fields: dict[str, int | BufferRef], step: TileStep, start: int, count: int
@@ -530,13 +699,15 @@ class ElementwiseSteps:
 
     def _source_word(self) -> int:
         layer = self.layer
-        parts = dict(layer.src)
+        parts = {"a_src": 1, "a_dtype": layer.shapes[layer.x].dtype, **layer.src}
         if layer.other and layer.stream == "b":
-            parts |= {"b_src": BSource.SP, "b_dtype": layer.shapes[layer.other].dtype}
-            parts["b_bcast"] = int(layer.broadcast in (Broadcast.PIXEL, Broadcast.SCALAR))
+            parts |= {"b_src": BSource.ACC if layer.small else BSource.SP}
+            parts["b_dtype"] = layer.shapes[layer.other].dtype
+        elif layer.small:
+            parts["a_src"] = 0
         if layer.drain:
             parts |= {"requant": Requant.SLOT, "rounding": layer.drain.rounding}
-        return FUSE_SRC.pack(a_src=1, a_dtype=layer.shapes[layer.x].dtype, **parts)
+        return FUSE_SRC.pack(**parts)
 
     def _stage_word(self, step: TileStep) -> int | BufferRef:
         layer = self.layer
@@ -546,7 +717,7 @@ class ElementwiseSteps:
             "tail_dim": FUSE_DIMS.index("x" if self.flat else "n"),
         }
         if layer.other and layer.stream == "r":
-            parts |= {"residual": 1, "r_dtype": layer.shapes[layer.other].dtype}
+            parts |= {"residual": 1, "r_dtype": layer.shapes[layer.x if layer.small else layer.other].dtype}
         if self.table:
             return self.table.word(step, **{"table": 1, **parts})
         return FUSE_STAGE.pack(**parts)
@@ -554,27 +725,24 @@ class ElementwiseSteps:
 
 def elementwise_steps(context: CodegenContext, layer: ElementwiseLayer) -> list[TileStep]:
     """Generate the steps of an elementwise layer, for one range of channels after the other."""
-    image, width = layer.shapes[layer.y], context.schedule.columns * context.config.n
-    if width >= image.c or not layer.by_channel:
+    width, (pixels, channels) = context.schedule.columns * context.config.n, layer.view
+    if width >= channels or not layer.by_channel:
         return ElementwiseSteps(context, layer).steps()
-    out = []
-    for first, count in pieces(image.c, width):
-        shapes = {
-            name: replace(each, c=count) if each.c == image.c else each for name, each in layer.shapes.items()
-        }
-        layouts = {
-            name: replace(
-                context.layouts[name],
-                c=count,
-                offset=context.layouts[name].offset + first * DTYPE_BYTES[each.dtype],
-            )
-            if each.c == count and layer.shapes[name].c == image.c
-            else context.layouts[name]
-            for name, each in shapes.items()
-        }
+    out: list[TileStep] = []
+    steps: ElementwiseSteps | None = None
+    for first, count in pieces(channels, width):
+        shapes, layouts = dict(layer.shapes), dict(context.layouts)
+        for name, each in layer.shapes.items():
+            if name == layer.small and layer.broadcast == Broadcast.PIXEL:
+                continue
+            size, rows = DTYPE_BYTES[each.dtype], 1 if name == layer.small else pixels
+            shapes[name] = replace(each, h=rows, w=1, c=count)
+            layout = _viewed(layouts[name], rows, channels, size)
+            layouts[name] = replace(layout, c=count, offset=layout.offset + first * size)
         drain = layer.drain and layer.drain.part(slice(first, first + count))
         part = replace(layer, name=f"{layer.name}.{first}", shapes=shapes, drain=drain)
-        out += ElementwiseSteps(replace(context, layouts=context.layouts | layouts), part).steps()
+        steps = ElementwiseSteps(replace(context, layouts=layouts), part, steps)
+        out += steps.steps()
     return out
 
 

@@ -80,7 +80,7 @@ def _operands(low: LoweringContext, a: Tensor, b: Tensor) -> tuple[Tensor, Tenso
     """Return the operand with the shape of the result, the other operand, and how the latter is broadcast."""
     for first, second in ((a, b), (b, a)):
         if first.shape == low.y.shape and not first.constant:
-            broadcast = broadcast_of(low.anchor.op, second.shape, first.shape)
+            broadcast = broadcast_of(second.shape, first.shape)
             if broadcast is not None:
                 return first, second, broadcast
     shapes = f"{list(a.shape)} and {list(b.shape)}"
@@ -126,10 +126,6 @@ def lower_logic(low: LoweringContext) -> Layer:
         return ElementwiseLayer(**common, src={**src, "op": Op.SUB}, fields=fields | how)
     if not _both_bytes(a, b):
         raise UnsupportedLoweringError(f"{node.op} of {a.dtype} and {b.dtype} values of different scales")
-    if broadcast not in (Broadcast.ALL, Broadcast.CHANNEL):
-        raise UnsupportedLoweringError(
-            f"{node.op} of values of different scales, with one value for each row"
-        )
     return _compared(low, x, other, sign, common)
 
 
@@ -281,8 +277,8 @@ _HALF_RANGE = 128
 def lower_index_key(low: LoweringContext) -> Layer:
     """Lower keys of 8-bit integers: 256 times the integer, counted from the middle of its range, plus the position."""
     x, positions = low.graph.ins(low.anchor)
-    broadcast = broadcast_of(low.anchor.op, positions.shape, x.shape)
-    if broadcast is None or broadcast not in (Broadcast.ALL, Broadcast.CHANNEL) or x.shape != low.y.shape:
+    broadcast = broadcast_of(positions.shape, x.shape)
+    if broadcast is None or x.shape != low.y.shape:
         raise UnsupportedLoweringError(f"positions {list(positions.shape)} of {list(x.shape)}")
     least = low.anchor.attributes["least"]
     fields = {

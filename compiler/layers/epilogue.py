@@ -1,7 +1,7 @@
 """Epilogue of a layer that computes sums: requantization parameters, FUSE and STORE commands."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 from compiler.commands.commands import (
     BufferMemory,
@@ -240,7 +240,7 @@ class Epilogue:
             "clip_hi": self.drain.clip[1],
         }
         fields |= self._residual(step, start, pixels, self.channel + block * self.lanes, lanes)
-        step.fuse.append(self.context.command(Unit.FUSE, **fields))
+        step.fuse += [self.context.command(Unit.FUSE, **each) for each in self._parts(fields, start, rows)]
         if not self.y.on_chip:
             step.stores.append(
                 self.context.command(
@@ -250,6 +250,12 @@ class Epilogue:
                     **image_lines(self.y, rows, width, "src", width),
                 )
             )
+
+    def _parts(
+        self, fields: dict[str, int | BufferRef], start: int, rows: int
+    ) -> Iterable[dict[str, int | BufferRef]]:
+        """Return the fields of the commands that drain `rows` output rows from `start`: all pixels at once."""
+        return [fields]
 
     def _stage(self, step: TileStep) -> int | BufferRef:
         parts = {"d_dst": 1, "d_dtype": self.drain.dtype, "tail_dim": FUSE_DIMS.index("n")}

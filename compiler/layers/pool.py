@@ -1,8 +1,9 @@
 """Pooling over windows of an image."""
 
+import math
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby, product
+from itertools import product
 
 import numpy as np
 
@@ -15,10 +16,13 @@ from compiler.commands.tile_buffers import (
     column_strips,
     image_lines,
     image_rows,
+    inside,
     pieces,
+    rectangles,
 )
 from compiler.ir.identity import identity
-from compiler.layers.base import Layer
+from compiler.layers.base import Drain, Layer
+from compiler.layers.depthwise import MAX_STRIDE, DepthwiseLayer, stream_of
 from compiler.layers.layer_kind import BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     LoweringContext,
@@ -27,59 +31,42 @@ from compiler.layers.lowering_context import (
     clip_range,
     same_quantization,
 )
-from compiler.layers.reduce import lower_global_average, scaled
+from compiler.layers.reduce import lower_global_average, reciprocal, scaled
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
 from compiler.layers.tiling_context import (
-    TILE_CYCLES,
     LayerContext,
     TilingContext,
     Tilings,
     images,
     input_rows,
+    stream_cycles,
     strip_images,
     strip_widths,
 )
 from compiler.schedule.schedule import ALL_COLUMNS, LayerSchedule
 from compiler.util.scaling import halves_word
 from compiler.util.tiles import ceil_div, cuts
-from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
-from hw.isa.enums import DTYPE_BYTES, Post, Reduce, Rounding, Unit
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD
+from hw.isa.enums import DTYPE_BYTES, Dtype, Post, Reduce, Rounding, Unit
 
 #: Element types of operands and results, which are equal.
 _TYPES = (*BYTES, "int16")
 #: Number of strip widths that fit, beginning with the largest, from which the best is chosen.
 _FITTING_WIDTHS = 4
-#: Maximum number of different element counts of windows, each of which needs separate commands.
+#: Maximum number of kinds of windows by their elements inside the image, each of which needs separate commands.
 _MAX_COUNTS = 64
 
 
-def inside(size: int, kernel: int, stride: int, pad: int, outputs: int) -> list[tuple[int, int, int]]:
-    """Return runs of windows with equally many elements inside the image: (first window, windows, elements each)."""
-    counts = [min(i * stride - pad + kernel, size) - max(i * stride - pad, 0) for i in range(outputs)]
-    runs, start = [], 0
-    for count, group in groupby(counts):
-        length = len(list(group))
-        runs.append((start, length, count))
-        start += length
-    return runs
-
-
-def inside_counts(low: LoweringContext) -> set[int]:
-    """Return the different numbers of elements that windows have inside the image.
-
-    Raises
-    ------
-    UnsupportedLoweringError
-        A window has no elements inside the image, or there are too many different counts.
-    """
+def _inside_counts(low: LoweringContext) -> list[int]:
+    """Return the number of elements inside the image for each kind of windows: those of a run of rows and columns."""
     a, (_, *sizes, _), (_, *outputs, _) = low.anchor.attributes, low.x.shape, low.y.shape
     runs = [inside(*v) for v in zip(sizes, a["kernel"], a["strides"], a["pads"], outputs, strict=False)]
-    pairs = [rows[2] * columns[2] for rows, columns in product(*runs)]
-    if len(pairs) > _MAX_COUNTS or min(pairs) < 1:
-        raise UnsupportedLoweringError(
-            f"an average whose windows reach beyond the image in {len(pairs)} ways"
-        )
-    return set(pairs)
+    return [rows[2] * columns[2] for rows, columns in product(*runs)]
+
+
+def _few(counts: list[int]) -> bool:
+    """Return True if all windows have elements inside the image, and separate commands may compute each kind."""
+    return len(counts) <= _MAX_COUNTS and min(counts) >= 1
 
 
 @identity("PoolLayer", "kernel", "strides", "pads", "average", "clip", "x_zp", "scaled")
@@ -103,6 +90,26 @@ class PoolLayer(Layer):
     clip: tuple[int, int]
     x_zp: int = 0
     scaled: dict[int, dict[str, int]] = field(default_factory=dict)
+
+    def separable(self, n: int) -> bool:
+        """Return True if a machine of n lanes takes the maximum of the rows first, then of the columns.
+
+        This takes fewer cycles unless few windows contain an element; averages would need wider intermediate sums.
+        """
+        (x, y), (down, across) = images(self), self.kernel
+        blocks = ceil_div(x.c, n)
+        second = ceil_div(y.w * x.c, n) if self.contiguous(n) else y.w * blocks
+        passes = ceil_div(x.w * x.c, n) * down + second * across
+        return not self.average and passes < y.w * blocks * down * across
+
+    def contiguous(self, n: int) -> bool:
+        """Return True if the columns of a row are combined as N consecutive elements of any pixels at a time.
+
+        This saves cycles if the last block of channels is incomplete. The row between both passes then includes its
+        padding, which is filled with the smallest byte.
+        """
+        x = self.shapes[self.x]
+        return self.strides[1] == 1 and x.c % n > 0 and DTYPE_BYTES[x.dtype] == 1
 
 
 def lower_pool(low: LoweringContext) -> Layer:
@@ -129,8 +136,14 @@ def lower_pool(low: LoweringContext) -> Layer:
     ):
         return lower_global_average(low)
     if average and taps <= 255 and low.rounding == "onnxruntime":
-        counts = {taps} if counted else inside_counts(low)
-        factors = {count: scaled(low, count)["fields"] for count in counts}
+        counts = [taps] if counted else _inside_counts(low)
+        if not _few(counts):
+            raise UnsupportedLoweringError(
+                f"an average whose windows reach beyond the image in {len(counts)} ways"
+            )
+        if sums := _sums_of_array(low, counts):
+            return sums
+        factors = {count: scaled(low, count)["fields"] for count in set(counts)}
         return PoolLayer(
             **low.common(), **window, clip=clip_range(low.y), x_zp=affine(low.x).zero_point, scaled=factors
         )
@@ -143,7 +156,52 @@ def lower_pool(low: LoweringContext) -> Layer:
         raise UnsupportedLoweringError(
             f"an average must not count padding and must be over at most 255 elements, here {taps}"
         )
+    if average and _few(counts := _inside_counts(low)) and (sums := _sums_of_array(low, counts)):
+        return sums
     return PoolLayer(**low.common(), **window, clip=clip_range(low.y))
+
+
+def _sums_of_array(low: LoweringContext, counts: list[int]) -> DepthwiseLayer | None:
+    """Lower an average to a depthwise convolution whose weights are 1; `counts` are the elements of the windows.
+
+    LiteRT's kernels divide the sum of the stored integers; onnxruntime's result is a scaled sum of differences from
+    the zero point. The result is None unless MATRIX adds the bytes of all windows in fewer cycles than FUSE, one
+    element at a time.
+    """
+    a, channels, clip = low.anchor.attributes, low.x.shape[3], clip_range(low.y)
+    if low.x.dtype not in BYTES or max(a["strides"]) > MAX_STRIDE:
+        return None
+    zero, result, rounding = 0, 0, Rounding.AWAY
+    if low.rounding == "onnxruntime":
+        zero, result, rounding = affine(low.x).zero_point, affine(low.y).zero_point, Rounding.EVEN
+        fields = {count: scaled(low, count)["fields"] for count in set(counts)}
+        factors = {count: (each["post_mult"], each["post_shift"]) for count, each in fields.items()}
+    else:
+        factors = {count: reciprocal(count) for count in set(counts)}
+    mult, exponent = (np.full(channels, each, np.int64) for each in factors[max(counts)])
+    drain = Drain(
+        np.zeros(channels, np.int64),
+        mult,
+        exponent,
+        result,
+        clip,
+        rounding,
+        low.common()["shapes"][low.y.name].dtype,
+    )
+    layer = DepthwiseLayer(
+        **low.common(),
+        weights=np.ones((*a["kernel"], channels), np.int8),
+        drain=drain,
+        strides=a["strides"],
+        pads=a["pads"],
+        x_zp=zero,
+        batch=low.x.shape[0],
+        counts=factors if len(factors) > 1 else {},
+    )
+    (x, y), (down, _) = images(layer), a["strides"]
+    stream = stream_of(low.config, layer, x.w, y.w, y.w)
+    rows = sum((y.h - 1) * (down // each.step) + each.rows for each in stream.passes)
+    return layer if rows * stream.pitch < y.h * y.w * math.prod(a["kernel"]) else None
 
 
 #: Maximum number of rows and columns of a tile, whose coordinates have 16 bits with a sign.
@@ -163,6 +221,31 @@ def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
             return
 
 
+#: Cycles from the last point of a pass to the first point that reads its results.
+_PASS_LATENCY = 60
+#: Numbers of buffers of the input that are tried.
+_BUFFERS = (2, 3, 4)
+
+
+def _fuse_cycles(layer: PoolLayer, n: int, rows: int, x_w: int, y_w: int, lanes: int) -> int:
+    """Return the FUSE cycles of a tile of `rows` output rows, for `lanes` channels.
+
+    Parameters
+    ----------
+    x_w, y_w : int
+        Columns of the input and of the output image, or of a strip.
+    """
+    (down, across), size = layer.kernel, DTYPE_BYTES[layer.shapes[layer.x].dtype]
+    points = rows * y_w * ceil_div(lanes, n)
+    if not layer.separable(n):
+        return points * down * across * size
+    second = rows * ceil_div(y_w * lanes, n) if layer.contiguous(n) else points
+    first, second = rows * ceil_div(x_w * lanes, n) * down * size, second * across * size
+    # The columns of one half of the rows are read while the other half of the rows is combined.
+    hidden = min(first, second) * (rows // 2) // rows
+    return first + second + max(_PASS_LATENCY - hidden, 0)
+
+
 def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
     """Yield the tilings with strips of `width` columns."""
     n, batch = context.config.n, layer.batch
@@ -173,16 +256,29 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
     for columns, rows in product(cuts(blocks), cuts(y.h)):
         if rows * layer.strides[0] + layer.kernel[0] > _MAX_COORDINATE:
             continue
-        x_bytes = (input_rows(rows, layer.strides[0], layer.kernel[0], x.h) * x.w * columns * n + n) * size
-        used = 0 if context.x_on_chip else 2 * x_bytes
-        used += 0 if context.y_on_chip else 2 * rows * y.w * columns * n * size
-        if used > context.free:
-            continue
-        tiles = batch * strips * ceil_div(blocks, columns) * ceil_div(y.h, rows)
-        work = batch * strips * y.h * y.w * blocks * layer.kernel[0] * layer.kernel[1] * size
-        start = 0 if context.x_on_chip else x_bytes / n
-        cycles = max(work, tiles * TILE_CYCLES) + start + tiles * 4
-        yield cycles, LayerSchedule(rows=rows, strip_width=width, columns=columns, on_chip=context.y_on_chip)
+        lanes = min(columns * n, x.c)
+        high = input_rows(rows, layer.strides[0], layer.kernel[0], x.h)
+        x_bytes = (high * x.w * lanes + n) * size
+        used = (rows * (x.w + layer.kernel[1]) * lanes + n) * size if layer.separable(n) else 0
+        used *= 2 if x.c % lanes else 1
+        used += 0 if context.y_on_chip else 2 * rows * y.w * lanes * size
+        load = 0.0 if context.x_on_chip else lines(high * x.w, lanes * size, x.c * size, n)
+        store = 0.0 if context.y_on_chip else lines(rows * y.w, lanes * size, x.c * size, n)
+        fuse = _fuse_cycles(layer, n, rows, x.w, y.w, lanes)
+        tiles = batch * strips * (x.c / lanes) * (y.h / rows)
+        for buffers in _BUFFERS if load else _BUFFERS[:1]:
+            if used + (buffers * x_bytes if load else 0) <= context.free:
+                cycles = stream_cycles(context, tiles, load, fuse, store, buffers)
+                yield (
+                    cycles,
+                    LayerSchedule(
+                        rows=rows,
+                        strip_width=width,
+                        columns=columns,
+                        x_buffers=buffers,
+                        on_chip=context.y_on_chip,
+                    ),
+                )
 
 
 def pool_tile_model(layer: PoolLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
@@ -191,7 +287,6 @@ def pool_tile_model(layer: PoolLayer, s: LayerSchedule, context: LayerContext) -
     strips, x, y = strip_images(whole_x, whole_y, s.strip_width, layer.strides[1], layer.kernel[1])
     blocks, size = ceil_div(x.c, n), DTYPE_BYTES[x.dtype]
     columns, rows = min(s.columns, blocks), min(s.rows, y.h)
-    taps = layer.kernel[0] * layer.kernel[1]
 
     def beats(rows: int, w: int, width: int, whole: int) -> float:
         if strips > 1 and width == x.c:
@@ -208,9 +303,8 @@ def pool_tile_model(layer: PoolLayer, s: LayerSchedule, context: LayerContext) -
                     image = beats(count, x.w, width, whole_x.w)
                     loads = () if context.x_on_chip else (("x", (number, start, block), image),)
                     store = 0.0 if context.y_on_chip else beats(high, y.w, width, whole_y.w)
-                    yield PipelineTile(
-                        loads, 0.0, high * y.w * wide * taps * size, store, 2 - context.y_on_chip
-                    )
+                    fuse = _fuse_cycles(layer, n, high, x.w, y.w, width)
+                    yield PipelineTile(loads, 0.0, fuse, store, 2 - context.y_on_chip)
 
     count = layer.batch * strips * ceil_div(y.h, rows) * ceil_div(blocks, columns)
     return TilePipeline(tiles(), count, {"x": s.x_buffers}, 1, s.y_buffers)
@@ -247,6 +341,14 @@ class PoolSteps:
             self.rows * across * width + self.n * self.size,
             schedule.y_buffers,
         )
+        self.separable, self.contiguous = layer.separable(self.n), layer.contiguous(self.n)
+        # Maxima of the rows of each window, for all columns of the input; the padding of both widths of tiles is kept.
+        wide = max(max(strip.size, strip.count + layer.kernel[1] - 1) for strip in self.strips)
+        size = self.rows * wide * width + self.n * self.size
+        depth = 2 if self.x.c * self.size % width else 1
+        self.maxima = TileBuffers(
+            CircularBuffer(BufferMemory.SP, f"{layer.name}.rows", size, depth), self._pad
+        )
 
     def _image(self, start: int, rows: int) -> tuple[int, int]:
         layer = self.layer
@@ -256,7 +358,7 @@ class PoolSteps:
         *_, start, rows, block = key  # type: ignore[misc]
         first, count = self._image(start, rows)
         width = min(self.pixel, (self.x.c - block * self.n) * self.size)
-        lines = image_lines(self.x, count, width, "dst", self.pixel)
+        lines = image_lines(self.x, count, width, "dst", width)
         source = self.x.address(first, 0, block * self.n * self.size)
         return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
 
@@ -287,41 +389,160 @@ class PoolSteps:
             (self.y.address(start, 0, first), self.y.pixel) if self.y.on_chip else (self.out.next(), width)
         )
         row = self.y.row if self.y.on_chip else self.y.w * pixel
-        for top, height, left, columns, words in self._parts(strip, start, rows):
-            step.fuse.append(
-                self.context.command(
-                    Unit.FUSE,
-                    a_base=base,
-                    a_n=self.n * self.size,
-                    a_u=self.x.row if self.x.on_chip else self.x.w * self.pixel,
-                    a_v=self.pixel,
-                    u0=(start + top) * layer.strides[0] - layer.pads[0] - image_first,
-                    v0=left * layer.strides[1] + strip.before,
-                    u_y=layer.strides[0],
-                    u_wy=1,
-                    v_x=layer.strides[1],
-                    v_wx=1,
-                    u_lim=image,
-                    v_lim=self.x.w,
-                    wx_count=layer.kernel[1],
-                    wy_count=layer.kernel[0],
-                    x_count=columns,
-                    y_count=height,
-                    n_count=blocks,
-                    d_base=address.plus(top * row + left * pixel),
-                    d_x=pixel,
-                    d_y=row,
-                    d_n=self.n * self.size,
-                    lanes_tail=(lanes - 1) % self.n + 1,
+        image_pixel = self.pixel if self.x.on_chip else width
+        walk: dict[str, int | BufferRef] = {
+            "a_base": base,
+            "a_n": self.n * self.size,
+            "a_u": self.x.row if self.x.on_chip else self.x.w * image_pixel,
+            "a_v": image_pixel,
+            "u_lim": image,
+            "n_count": blocks,
+            "lanes_tail": (lanes - 1) % self.n + 1,
+        }
+        result = {"d_x": pixel, "d_y": row, "d_n": self.n * self.size}
+        down = start * layer.strides[0] - layer.pads[0] - image_first
+        if self.separable:
+            self._separate(step, strip, walk, address, result, rows, width, down)
+        else:
+            for top, height, left, columns, words in self._parts(strip, start, rows):
+                fields = {
+                    **walk,
+                    **result,
                     **words,
-                )
-            )
+                    "u0": down + top * layer.strides[0],
+                    "u_y": layer.strides[0],
+                    "u_wy": 1,
+                    "wy_count": layer.kernel[0],
+                    "y_count": height,
+                    "d_base": address.plus(top * row + left * pixel),
+                    **self._across(left * layer.strides[1] + strip.before, columns),
+                }
+                step.fuse.append(self.context.command(Unit.FUSE, **fields))
         if not self.y.on_chip:
             lines = image_lines(self.y, rows, width, "src", width)
             step.stores.append(
                 self.context.command(Unit.STORE, dram=self.y.address(start, 0, first), src=address, **lines)
             )
         return step
+
+    def _across(self, first: int, columns: int) -> dict[str, int]:
+        """Return the fields of a walk over `columns` windows, of which the first begins at input column `first`."""
+        stride = self.layer.strides[1]
+        return {
+            "v0": first,
+            "v_x": stride,
+            "v_wx": 1,
+            "v_lim": self.x.w,
+            "wx_count": self.layer.kernel[1],
+            "x_count": columns,
+        }
+
+    def _pad(self, key: Hashable, address: BufferRef) -> list[Command]:
+        """Return the commands that fill the padding of the rows between both passes of a separable maximum."""
+        before, size, count, width = key  # type: ignore[misc]
+        if not self.contiguous:
+            return []
+        line = (count + self.layer.kernel[1] - 1) * width
+        left, end = -before * width, (size - before) * width
+        least = 0 if self.layer.shapes[self.layer.x].dtype == Dtype.U8 else 0x80
+        return [
+            self.context.command(
+                Unit.LOAD,
+                word=LOAD_WORD.pack(fill=1, fill_value=least),
+                dst=address.plus(first),
+                len=length,
+                y_count=self.rows,
+                dst_y=line,
+            )
+            for first, length in ((0, left), (end, line - end))
+            if length > 0
+        ]
+
+    def _separate(
+        self,
+        step: TileStep,
+        strip: ColumnStrip,
+        walk: Mapping[str, int | BufferRef],
+        address: BufferRef,
+        result: Mapping[str, int],
+        rows: int,
+        width: int,
+        down: int,
+    ) -> None:
+        """Add the commands of a tile that combine the rows of each window, then the columns.
+
+        The rows of the tile are combined in two halves, so that the columns of the first half need not wait.
+        """
+        layer, n, size = self.layer, self.n, self.size
+        before = strip.before if self.contiguous else 0
+        columns = strip.count + layer.kernel[1] - 1 if self.contiguous else self.x.w
+        line = columns * width
+        held = self.maxima.get((strip.before, self.x.w, strip.count, width), step)
+        halves = list(pieces(rows, ceil_div(rows, 2)))
+        words = self._words({})
+        first: dict[str, int | BufferRef] = {
+            **walk,
+            **words,
+            "u_y": layer.strides[0],
+            "u_wy": 1,
+            "wy_count": layer.kernel[0],
+            "v_x": 1,
+            "d_y": line,
+        }
+        if walk["a_v"] == width:
+            first |= self._flat(self.x.w * width)
+        else:
+            first |= {"x_count": self.x.w, "d_x": width, "d_n": n * size}
+        for top, height in halves:
+            step.fuse.append(
+                self.context.command(
+                    Unit.FUSE,
+                    **{
+                        **first,
+                        "u0": down + top * layer.strides[0],
+                        "y_count": height,
+                        "d_base": held.plus(top * line - before * width),
+                    },
+                )
+            )
+        second: dict[str, int | BufferRef] = {**walk, **result, **words, "u_lim": 0}
+        if self.contiguous and result["d_x"] == width:
+            second |= self._flat(strip.count * width) | {"v_x": 1, "a_u": width, "u_wy": 1}
+            second |= {"wy_count": layer.kernel[1], "a_n": line, "d_n": result["d_y"]}
+            rows_of = "n_count"
+        else:
+            second |= {"a_u": line, "u_y": 1, "a_v": width, **self._across(strip.before, strip.count)}
+            second |= {"v0": 0, "v_lim": 0} if self.contiguous else {}
+            rows_of = "y_count"
+        for top, height in halves:
+            step.fuse.append(
+                self.context.command(
+                    Unit.FUSE,
+                    **{
+                        **second,
+                        "a_base": held.plus(top * line),
+                        rows_of: height,
+                        "d_base": address.plus(top * result["d_y"]),
+                    },
+                )
+            )
+
+    def _flat(self, length: int) -> dict[str, int]:
+        """Return the fields of a walk over `length` contiguous bytes of operand and result, N elements at a time."""
+        lanes, n = length // self.size, self.n
+        return {
+            "a_v": n * self.size,
+            "d_x": n * self.size,
+            "x_count": ceil_div(lanes, n),
+            "n_count": 1,
+            "lanes_tail": (lanes - 1) % n + 1,
+            "stage": self._stage("x", reduce=Reduce.MAX),
+        }
+
+    def _stage(self, tail: str, **parts: int) -> int:
+        """Return the second half of the fuse word, with the dimension whose last step has fewer lanes."""
+        dtype = self.layer.shapes[self.layer.y].dtype
+        return FUSE_STAGE.pack(d_dst=1, d_dtype=dtype, tail_dim=FUSE_DIMS.index(tail), **parts)
 
     def _parts(
         self, strip: ColumnStrip, start: int, rows: int
@@ -336,36 +557,26 @@ class PoolSteps:
             return
         x, y = (images[0] for images in self.images)
         sizes = ((x.h, y.h), (x.w, y.w))
-        down, across = (
+        runs = [
             inside(size, layer.kernel[i], layer.strides[i], layer.pads[i], outputs)
             for i, (size, outputs) in enumerate(sizes)
-        )
-        for (first, count, high), (left, columns, wide) in product(down, across):
-            top, end = max(first, start), min(first + count, start + rows)
-            near, far = max(left, strip.first), min(left + columns, strip.first + strip.count)
-            if top < end and near < far:
-                words = self._words(layer.scaled[high * wide])
-                yield top - start, end - top, near - strip.first, far - near, words
+        ]
+        for *rectangle, count in rectangles(runs, (start, rows), (strip.first, strip.count)):
+            top, height, left, columns = rectangle
+            yield top, height, left, columns, self._words(layer.scaled[count])
 
     def _words(self, scaled: Mapping[str, int]) -> dict[str, int]:
         """Return the fuse words; averages use `scaled` or divide by the elements inside the image."""
         layer = self.layer
-        dtype, (low, high) = layer.shapes[layer.y].dtype, layer.clip
-        parts = {"d_dst": 1, "d_dtype": dtype, "tail_dim": FUSE_DIMS.index("n")}
+        low, high = layer.clip
         src = FUSE_SRC.pack(a_src=1, a_dtype=layer.shapes[layer.x].dtype)
         if scaled:
-            parts |= {"reduce": Reduce.SUM, "post": Post.SCALE, "post_rounding": Rounding.EVEN}
-            return {
-                "src": src,
-                "stage": FUSE_STAGE.pack(**parts),
-                "zp_ab": halves_word(layer.x_zp, 0),
-                **scaled,
-            }
+            stage = self._stage("n", reduce=Reduce.SUM, post=Post.SCALE, post_rounding=Rounding.EVEN)
+            return {"src": src, "stage": stage, "zp_ab": halves_word(layer.x_zp, 0), **scaled}
         if layer.average:
-            stage = FUSE_STAGE.pack(reduce=Reduce.SUM, post=Post.COUNT, **parts)
+            stage = self._stage("n", reduce=Reduce.SUM, post=Post.COUNT)
             return {"src": src, "stage": stage, "post_lo": low, "post_hi": high}
-        stage = FUSE_STAGE.pack(reduce=Reduce.MAX, **parts)
-        return {"src": src, "stage": stage, "clip_lo": low, "clip_hi": high}
+        return {"src": src, "stage": self._stage("n", reduce=Reduce.MAX), "clip_lo": low, "clip_hi": high}
 
 
 def pool_steps(context: CodegenContext, layer: PoolLayer) -> list[TileStep]:

@@ -21,8 +21,8 @@ from compiler.layers.lowering_context import (
     clip_range,
     same_quantization,
 )
-from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
-from compiler.layers.tiling_context import LayerContext
+from compiler.layers.tile_pipeline import PASS_CYCLES, PipelineTile, TilePipeline, lines
+from compiler.layers.tiling_context import LayerContext, stream_cycles
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import Affine, halves_word, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
@@ -118,11 +118,18 @@ def _check_int16(low: LoweringContext, count: int) -> None:
         raise UnsupportedLoweringError(f"a sum of {count:,} int16 elements, more than {_MAX_ELEMENTS_16:,}")
 
 
+def reciprocal(count: int) -> tuple[int, int]:
+    """Return the multiplier and exponent that divide a sum of `count` bytes, rounding halves away from zero.
+
+    The multiplier is rounded up, so that ties round away from zero in mode AWAY. All other values are too far from a
+    tie to be affected by the error of a 31-bit multiplier.
+    """
+    exponent = 1 - (count - 1).bit_length()
+    return min(-(-(1 << (31 - exponent)) // count), (1 << 31) - 1), exponent
+
+
 def lower_global_average(low: LoweringContext) -> ReduceLayer:
     """Lower an average over a whole image of any size.
-
-    The multiplier is the reciprocal of the number of pixels, rounded up, so that ties round away from zero. All other
-    values are too far from a tie to be affected by the error of a 31-bit multiplier.
 
     Raises
     ------
@@ -133,13 +140,11 @@ def lower_global_average(low: LoweringContext) -> ReduceLayer:
     count = h * w
     if count > _MAX_ELEMENTS:
         raise UnsupportedLoweringError(f"an average over {count:,} pixels, more than {_MAX_ELEMENTS:,}")
-    exponent = 1 - (count - 1).bit_length()
-    mult = min(-(-(1 << (31 - exponent)) // count), (1 << 31) - 1)
     if low.rounding == "onnxruntime":
         return ReduceLayer(
             **low.common(), how=Reduce.SUM, dims=(batch, count, 1, 1, c), lanes=False, **scaled(low, count)
         )
-    clip = clip_range(low.y)
+    clip, (mult, exponent) = clip_range(low.y), reciprocal(count)
     return ReduceLayer(
         **low.common(),
         how=Reduce.SUM,
@@ -219,39 +224,57 @@ _TILE_CYCLES = 60
 
 _Tilings = Iterator[tuple[float, LayerSchedule]]
 
+#: Numbers of buffers of the input that are tried.
+_BUFFERS = (2, 3, 4)
+#: Points of a tile below which smaller parts of the reduced dimension are not tried.
+_FEW_POINTS = 128
+
 
 def reduce_tilings(context: "TilingContext", layer: ReduceLayer) -> _Tilings:
-    """Yield the tilings with the largest pieces that fit the on-chip memories."""
+    """Yield the tilings that fit the on-chip memories.
+
+    Parts of a reduction over rows are tried even if the whole fits, because FUSE can begin once a part is loaded. Parts
+    of a reduction over lanes are tried only if nothing else fits.
+    """
     k0, r0, k1, r1, c = layer.dims
     n, blocks = context.config.n, ceil_div(c, context.config.n)
     size = DTYPE_BYTES[layer.shapes[layer.x].dtype]
     by_rows = r0 > 1 or not layer.lanes
     reduced = r0 if by_rows else blocks
     for depth in cuts(reduced):
-        found = False
+        found, parts = False, ceil_div(reduced, depth)
         for columns, rows in product([blocks] if layer.lanes else cuts(blocks), cuts(k0)):
-            parts = ceil_div(reduced, depth)
             width = min((columns if by_rows else depth) * n, c)
             points = rows * (depth if by_rows else 1) * k1 * r1
             results = rows * k1
-            used = 0 if context.on_chip(layer.x) else 2 * (points * width + n) * size
-            used += (
-                0 if context.on_chip(layer.y) else 2 * (results * (1 if layer.lanes else width) + n) * size
-            )
+            written = results * (1 if layer.lanes else width) * size
+            x_bytes = 0 if context.on_chip(layer.x) else (points * width + n) * size
+            y_bytes = 0 if context.on_chip(layer.y) else 2 * (written + n * size)
             held = results * parts * (1 if layer.lanes else columns) if parts > 1 else 0
-            if used > context.free or held > context.acc_rows or max(points, depth) > 0xFFFF:
+            if held > context.acc_rows or max(points, depth) > _MAX_COUNT:
                 continue
-            found = True
-            tiles = ceil_div(k0, rows) * ceil_div(blocks, columns)
-            work = k0 * r0 * k1 * r1 * blocks * size
-            start = 0 if context.on_chip(layer.x) else points * width * size / n
-            yield (
-                max(work, tiles * parts * _TILE_CYCLES) + start + tiles * parts * 4,
-                LayerSchedule(
-                    rows=rows, columns=columns, depth=depth, acc_buffers=1, on_chip=context.on_chip(layer.y)
-                ),
-            )
-        if found:
+            load = lines(points, width * size, c * size, n) if x_bytes else 0.0
+            store = written / n if y_bytes else 0.0
+            whole = (k0 / rows) * (1 if layer.lanes else blocks / columns)
+            last = whole * (held + PASS_CYCLES) if parts > 1 else 0.0
+            fuse = float(points * ceil_div(width, n) * size)
+            for buffers in _BUFFERS if load else _BUFFERS[:1]:
+                if buffers * x_bytes + y_bytes > context.free:
+                    continue
+                found = True
+                tiles = whole * reduced / depth
+                yield (
+                    stream_cycles(context, tiles, load, fuse, store / parts, buffers) + last,
+                    LayerSchedule(
+                        rows=rows,
+                        columns=columns,
+                        depth=depth,
+                        x_buffers=buffers,
+                        acc_buffers=1,
+                        on_chip=context.on_chip(layer.y),
+                    ),
+                )
+        if found and (layer.lanes or depth * k1 * r1 * blocks <= _FEW_POINTS):
             return
 
 

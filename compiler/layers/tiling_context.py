@@ -75,6 +75,9 @@ _MAX_STRIP_WIDTHS = 12
 
 #: Cycles of units and semaphores from the end of a load to the use of the tile and its release.
 _TILE_LATENCY = 60
+#: Cycles of units and semaphores until a buffer that FUSE has read or written can be used again; chosen above the
+#: measured 100 cycles, because a tile that is slightly too small waits in every round.
+_FILL = 110
 
 #: Pairs of estimated cycles and the corresponding schedule.
 Tilings = Iterator[tuple[float, LayerSchedule]]
@@ -132,6 +135,44 @@ class TilingContext:
     def latency(self) -> float:
         """Latency of loading a tile, in cycles, excluding the transfer of its bytes."""
         return self.dram.chip_latency + _TILE_LATENCY
+
+
+def stream_cycles(
+    context: TilingContext,
+    tiles: float,
+    load: float,
+    fuse: float,
+    store: float,
+    x_buffers: int,
+    y_buffers: int = 2,
+) -> float:
+    """Return the estimated cycles of a layer whose tiles only pass LOAD, FUSE and STORE.
+
+    Each tile takes as long as the bus or FUSE is busy with it, or as the round trip through the buffers takes.
+
+    Parameters
+    ----------
+    context : TilingContext
+        Timing of the memory.
+    tiles : float
+        Number of tiles; the last one may be incomplete.
+    load, store : float
+        Bus beats of a tile; 0 for tensors on chip.
+    fuse : float
+        Cycles of FUSE for a tile.
+    x_buffers, y_buffers : int
+        Number of buffers for operands and for results.
+    """
+    load, store = load * context.beat, store * context.beat
+    fuse *= context.config.fuse_rate
+    begin = load + context.latency if load else 0.0
+    end = store + _TILE_LATENCY if store else 0.0
+    each = max(load + store, fuse, TILE_CYCLES)
+    if load:
+        each = max(each, (begin + fuse + _FILL) / x_buffers)
+    if store:
+        each = max(each, (fuse + end + _FILL) / y_buffers)
+    return begin + fuse + end + max(tiles - 1, 0.0) * each
 
 
 def input_rows(rows: int, stride: int, reach: int, height: int) -> int:

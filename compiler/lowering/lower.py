@@ -11,6 +11,7 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import BINARY_OPS
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
+from compiler.layers.elementwise import needs_contiguous
 from compiler.layers.layer_kind import Types
 from compiler.layers.lookup_table import is_unary
 from compiler.layers.lowering_context import (
@@ -189,7 +190,7 @@ class _Finder:
     def __init__(self, graph: Graph, groups: Sequence[Group]):
         self.graph = graph
         self.groups = [LoweringContext(graph, nodes, "") for nodes in groups]
-        self.producer_ops = {low.y.name: low.anchor.op for low in self.groups}
+        self.producers = {low.y.name: low.anchor for low in self.groups}
         self.anchors = {low.anchor.name for low in self.groups}
         self.parts: dict[str, SubTensor] = {}
 
@@ -215,13 +216,13 @@ class _Finder:
         axis = node.attributes["axis"] % len(y.shape)
         for tensor, start in zip(self.graph.ins(node), starts, strict=True):
             if self._writable_in_place(node, tensor, y):
-                gaps = _writes_strided(self.producer_ops.get(tensor.name))
+                gaps = self._writes(self.producers.get(tensor.name))
                 self._add(tensor, y, start * strides_of(y.shape)[axis], gaps)
 
     def _writable_in_place(self, node: Node, tensor: Tensor, y: Tensor) -> bool:
         """Return True if a tensor has y's type, is read only by `node`, and its producer can write a part of y."""
         return (
-            (_writes_strided(self.producer_ops.get(tensor.name)) or self._product(tensor.name))
+            (self._writes(self.producers.get(tensor.name)) or self._product(tensor.name))
             and len(self.graph.consumers(tensor.name)) == 1
             and node.inputs.count(tensor.name) == 1
             and tensor.name not in self.graph.outputs
@@ -230,7 +231,7 @@ class _Finder:
 
     def _product(self, name: str) -> bool:
         """Return True if a tensor is the product of matrices, which may be a contiguous part of another tensor."""
-        return self.producer_ops.get(name) == "matmul"
+        return name in self.producers and self.producers[name].op == "matmul"
 
     def _slice(self, node: Node) -> None:
         (x,), y, a = self.graph.ins(node), self.graph.out(node), node.attributes
@@ -249,10 +250,15 @@ class _Finder:
         start = sum(s * step for s, step in zip(a["starts"], strides_of(x.shape), strict=True))
         self._add(y, x, start, all(_reads_strided(reader.op) for reader in self.graph.consumers(y.name)))
 
+    def _writes(self, node: Node | None) -> bool:
+        return node is not None and _writes_strided(node.op) and not needs_contiguous(self.graph, node)
+
     def _reads(self, node: Node, name: str) -> bool:
         if node.op == "matmul":
             return node.name in self.anchors and node.inputs.count(name) == 1
         if not _reads_strided(node.op) or node.name not in self.anchors:
+            return False
+        if needs_contiguous(self.graph, node):
             return False
         if node.op == "avg_pool2d" and math.prod(node.attributes["kernel"]) > _MAX_WINDOW:
             return False
@@ -285,5 +291,5 @@ def _reads_strided(op: str) -> bool:
     return op in LOWERINGS and LOWERINGS[op].strided_input
 
 
-def _writes_strided(op: str | None) -> bool:
+def _writes_strided(op: str) -> bool:
     return op in LOWERINGS and LOWERINGS[op].strided_output

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.graph import _TIMES, Graph, Node, rebuild
 from compiler.ir.ops import BINARY_OPS, COMPARISONS, LOGIC_OPS, OPS, ORDERING, Attributes
-from compiler.ir.tensor import Quantization, Tensor, same_values
+from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.elementwise import broadcast_of
 from compiler.layers.elementwise_ops import MAX_POSITIONS, MAX_SELECTED
 from compiler.layers.lookup_table import is_unary
@@ -221,15 +221,13 @@ def _needs_broadcast(graph: Graph, node: Node) -> bool:
         or is_unary(graph, node)
     ):
         return False
-    return not _supported(node, ins[0], ins[1], out)
+    return not _supported(ins[0], ins[1], out)
 
 
-def _supported(node: Node, a: Tensor, b: Tensor, y: Tensor) -> bool:
-    """Return True if the hardware supports the node with these operands."""
+def _supported(a: Tensor, b: Tensor, y: Tensor) -> bool:
+    """Return True if the hardware supports the broadcast of one of two operands to the result."""
     return any(
-        first.shape == y.shape
-        and not first.constant
-        and broadcast_of(node.op, second.shape, first.shape) is not None
+        first.shape == y.shape and not first.constant and broadcast_of(second.shape, first.shape) is not None
         for first, second in ((a, b), (b, a))
     )
 
@@ -240,7 +238,7 @@ def _repeated(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Nod
     for number in sorted((0, 1), key=lambda i: (operands[i].constant, -operands[i].elements)):
         called = f"{node.name}:operand{number}"
         for axis in range(-1, len(y.shape)):
-            if _supported(node, operands[0], operands[1], y):
+            if _supported(operands[0], operands[1], y):
                 break
             x = operands[number]
             if x.data is not None:
@@ -457,9 +455,7 @@ class _LogicRewriter:
             return
         y = self.graph.out(node)
         if all(known) and y.elements > 1 and not is_unary(self.graph, node):
-            # FUSE reads an operand of another scale as the second summand, of which it cannot broadcast one lane.
-            alike = same_values(operands[0].quantization, operands[1].quantization)
-            yield from self._widened(node.name, node.op if alike else "add", operands, y.shape)
+            yield from self._widened(node.name, operands, y.shape)
         yield replace(node, inputs=tuple(tensor.name for tensor in operands))
 
     def _selected(self, node: Node) -> Iterator[Node]:
@@ -493,7 +489,7 @@ class _LogicRewriter:
         tensors = [i for i, value in enumerate(values) if not (value.constant and value.elements == 1)]
         if tensors:
             pair = [values[tensors[0]], condition]
-            yield from self._widened(name, "where", pair, y.shape)
+            yield from self._widened(name, pair, y.shape)
             values[tensors[0]], condition = pair
         elif condition.shape != y.shape:
             pair = [condition]
@@ -501,14 +497,14 @@ class _LogicRewriter:
             (condition,) = pair
         yield Node(name, "where", (condition.name, *(value.name for value in values)), (y.name,))
 
-    def _widened(self, name: str, op: str, operands: list[Tensor], shape: tuple[int, ...]) -> Iterator[Node]:
+    def _widened(self, name: str, operands: list[Tensor], shape: tuple[int, ...]) -> Iterator[Node]:
         """Repeat operands in place until the hardware supports their broadcast to `shape`."""
         dynamic = [i for i, tensor in enumerate(operands) if not tensor.constant]
         order = sorted(dynamic, key=lambda i: -operands[i].elements)
         order += [i for i, tensor in enumerate(operands) if tensor.constant]
         for number in order:
             supported = any(
-                a.shape == shape and not a.constant and broadcast_of(op, b.shape, shape) is not None
+                a.shape == shape and not a.constant and broadcast_of(b.shape, shape) is not None
                 for a, b in (operands, operands[::-1])
             )
             if not supported and operands[number].shape != shape:

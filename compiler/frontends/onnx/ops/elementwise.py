@@ -134,7 +134,7 @@ def _repeated(
         if isinstance(value, ConstantValue) and value.data.size == 1:
             return True
         own = (1,) * (rank - len(value.shape)) + value.shape
-        return broadcast_of(op, arranged(own, order), full) is not None
+        return broadcast_of(arranged(own, order), full) is not None
 
     whole = [value.shape == shape and isinstance(value, DynamicValue) for value in operands]
     fitting = [fits(value) for value in operands]

@@ -1,0 +1,69 @@
+"""Element-wise layers and pools reach their share of the bus on the RTL (n16), and equal the host's operators."""
+
+import math
+
+import numpy as np
+import pytest
+
+from compiler.api import compile
+from compiler.options import DramTiming
+from compiler.reference import evaluate
+from compiler.runtime.device import open_device
+from compiler.runtime.run_report import run_samples
+from tests.support.graphs import Draft
+
+#: DRAM bytes per cycle.
+RATE = 16
+#: Operator, shapes of its operands, DRAM latency, and minimum share of (bytes of operands and result / RATE) / cycles.
+STREAMS = (
+    ("clip", [(1, 56, 56, 33)], 100, 0.95),
+    ("add", [(100, 1003)] * 2, 100, 0.95),
+    ("add", [(100, 1003)] * 2, 400, 0.90),
+    ("mul", [(1, 57, 43, 50), (1, 1, 1, 50)], 100, 0.93),
+    ("add", [(1, 57, 43, 50), (1, 57, 43, 1)], 100, 0.93),
+    ("add", [(1, 40, 40, 64), (1, 1, 40, 64)], 100, 0.93),
+    ("add", [(4, 30_000), (30_000,)], 100, 0.93),
+)
+#: Operator, shape, size and stride of the windows, True for padding, and minimum share.
+POOLS = (
+    ("max_pool2d", (1, 56, 56, 32), 2, 2, False, 0.85),
+    ("max_pool2d", (1, 57, 57, 32), 3, 2, True, 0.50),
+    ("max_pool2d", (1, 40, 40, 56), 3, 1, True, 0.30),
+    ("max_pool2d", (1, 13, 13, 256), 5, 1, True, 0.18),
+    ("avg_pool2d", (1, 35, 35, 48), 3, 1, True, 0.80),
+    ("avg_pool2d", (1, 28, 28, 128), 28, 1, False, 0.85),
+)
+
+
+def _share(draft: Draft, name: str, latency: int) -> float:
+    """Run the graph with output `name`, and return the share of the cycles that the bus needs."""
+    graph = draft.graph.finish([name])
+    network = compile(graph, "n16", dram=DramTiming(latency, RATE))
+    inputs = draft.random_inputs()
+    with open_device(network, "rtl", 1, latency, RATE, lambda _text: None) as device:
+        run = run_samples(device, network, [inputs], lambda _text: None, steadily=False)
+    assert run.cycles is not None
+    wanted = evaluate(graph, inputs)[name]
+    assert np.array_equal(run.outputs[name].reshape(wanted.shape), wanted)
+    share = sum(tensor.elements for tensor in graph.tensors.values()) / RATE / run.cycles[0]
+    print(f"{run.cycles[0]:,} cycles, {share:.1%}")
+    return share
+
+
+@pytest.mark.parametrize(("op", "shapes", "latency", "least"), STREAMS)
+def test_elementwise(op: str, shapes: list[tuple[int, ...]], latency: int, least: float) -> None:
+    draft = Draft(np.random.default_rng(0))
+    limits = {"low": 0.0, "high": math.inf} if op == "clip" else {}
+    y = draft.node(op, [draft.input(shape) for shape in shapes], shapes[0], scale=0.5, **limits)
+    assert _share(draft, y.name, latency) >= least
+
+
+@pytest.mark.parametrize(("op", "shape", "size", "stride", "padded", "least"), POOLS)
+def test_pools(op: str, shape: tuple[int, ...], size: int, stride: int, padded: bool, least: float) -> None:
+    draft, pad = Draft(np.random.default_rng(0)), size // 2 * padded
+    x = draft.input(shape)
+    sizes = [(each + 2 * pad - size) // stride + 1 for each in shape[1:3]]
+    window = {"kernel": (size, size), "strides": (stride, stride), "pads": (pad,) * 4}
+    more = {"count_pads": False} if op == "avg_pool2d" else {}
+    y = draft.node(op, [x], (1, *sizes, shape[3]), like=x, **window, **more)
+    assert _share(draft, y.name, 100) >= least

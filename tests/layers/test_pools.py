@@ -1,0 +1,96 @@
+"""Pools equal the host's operators, for all ways in which they are computed."""
+
+import numpy as np
+import pytest
+
+from compiler.api import compile
+from compiler.ir.tensor import Tensor
+from compiler.layers.depthwise import DepthwiseLayer
+from compiler.layers.pool import PoolLayer
+from compiler.layers.reduce import reciprocal
+from compiler.options import MemoryLimits
+from compiler.reference import evaluate
+from compiler.runtime.session import dram_bytes
+from cosim.golden import GoldenDevice
+from cosim.semantics.fixed_point import scale
+from hw.isa.enums import Rounding
+from tests.support.graphs import Draft, check, run_on
+
+TARGETS = ("n4", "n8", "n16")
+
+
+def _pool(draft: Draft, op: str, x: Tensor, kernel: tuple[int, int], **options: tuple[int, ...]) -> Tensor:
+    """Add a pool with the given strides and pads (by default 1 and none)."""
+    strides, pads = options.get("strides", (1, 1)), options.get("pads", (0, 0, 0, 0))
+    sizes = [
+        (size + pads[i] + pads[i + 2] - kernel[i]) // strides[i] + 1 for i, size in enumerate(x.shape[1:3])
+    ]
+    shape = (x.shape[0], *sizes, x.shape[3])
+    more = {"count_pads": False} if op == "avg_pool2d" else {}
+    attributes = {"kernel": kernel, "strides": strides, "pads": pads, **more}
+    return draft.node(op, [x], shape, like=x, dtype=x.dtype, **attributes)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_pools(seed: int) -> None:
+    """Random windows, types, positions of tensors and memory sizes; onnxruntime's averages may be off by one."""
+    draft = Draft(np.random.default_rng(seed))
+    rng, op = draft.rng, ("max_pool2d", "avg_pool2d")[seed % 2]
+    target, rounding = TARGETS[seed // 2 % 3], str(rng.choice(("reference", "xnnpack", "onnxruntime")))
+    dtypes = ("int8", "uint8", "int16") if op == "max_pool2d" else ("int8", "uint8")
+    kernel = tuple(int(size) for size in rng.integers(1, 6, 2))
+    h, w = (int(rng.integers(size, 24)) for size in kernel)
+    x = draft.input((int(rng.choice((1, 1, 2))), h, w, int(rng.integers(1, 70))), str(rng.choice(dtypes)))
+    if rng.random() < 0.5 and x.dtype != "int16":  # in the scratchpad
+        x = draft.node("tanh", [x], x.shape, dtype=x.dtype, scale=1 / 128)
+    strides = tuple(int(each) for each in rng.integers(1, 4, 2))
+    pads = tuple(int(rng.integers(0, kernel[i % 2])) for i in range(4))
+    y = _pool(draft, op, x, kernel, strides=strides, pads=pads)
+    exact = op == "max_pool2d" or rounding != "onnxruntime"
+    if rng.random() < 0.5 and x.dtype != "int16" and exact:
+        y = draft.node("sigmoid", [y], y.shape, dtype=x.dtype, scale=1 / 256)
+    graph = draft.graph.finish([y.name])
+    limit = int(rng.choice((1 << 13, 1 << 15, 1 << 18)))
+    network = compile(graph, target, rounding=rounding, limits=MemoryLimits(sp_bytes=limit))
+    inputs = draft.random_inputs()
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        (found,) = run_on(device, network, inputs).values()
+    (wanted,) = evaluate(graph, inputs, rounding=rounding).values()  # type: ignore[arg-type]
+    off = np.abs(found.astype(int) - wanted)
+    assert off.max() <= (not exact), f"seed {seed}\n{graph}"
+    assert not network.host, f"seed {seed}"
+
+
+@pytest.mark.parametrize("channels", [16, 24, 5])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
+def test_images_in_strips(strides: tuple[int, int], channels: int) -> None:
+    for op in ("max_pool2d", "avg_pool2d"):
+        draft = Draft(np.random.default_rng(channels))
+        x = draft.input((1, 7, 1200, channels))
+        check(draft, [_pool(draft, op, x, (3, 5), strides=strides, pads=(1, 2, 1, 2))], "n4")
+
+
+def test_choice_of_the_unit() -> None:
+    """Averages of many elements are computed on the array, others on FUSE; maxima row by row if that is faster."""
+
+    def layer(op: str, kernel: int, stride: int) -> DepthwiseLayer | PoolLayer:
+        draft = Draft(np.random.default_rng(0))
+        x = draft.input((1, 24, 24, 32))
+        y = _pool(draft, op, x, (kernel, kernel), strides=(stride, stride))
+        (found,) = compile(draft.graph.finish([y.name]), "n16").layers
+        assert isinstance(found, (DepthwiseLayer, PoolLayer))
+        return found
+
+    assert isinstance(layer("avg_pool2d", 3, 1), DepthwiseLayer)
+    assert isinstance(layer("avg_pool2d", 2, 2), PoolLayer)
+    for kernel, stride, separable in ((3, 1, True), (5, 1, True), (2, 2, False), (3, 2, False), (5, 2, True)):
+        found = layer("max_pool2d", kernel, stride)
+        assert isinstance(found, PoolLayer) and found.separable(16) == separable
+
+
+def test_reciprocals_divide_exactly() -> None:
+    """All sums of up to 255 bytes, divided as integers with halves away from zero."""
+    for count in range(1, 256):
+        sums = np.arange(-255 * count, 255 * count + 1)
+        wanted = np.sign(sums) * ((2 * np.abs(sums) + count) // (2 * count))
+        assert np.array_equal(scale(sums, *reciprocal(count), 0, Rounding.AWAY), wanted), count
