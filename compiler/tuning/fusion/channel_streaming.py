@@ -228,7 +228,7 @@ class ChannelBlockPair:
     def _fused(self, layout: Im2colLayout, tiling: _PairTiling) -> FusedPair | None:
         layer, n, group = self.first, self.n, tiling.group
         conv = ConvTiler(self.context, layer, layout, 1)
-        band_bytes, band_beats = conv.image(tiling.rows, 1.0)
+        band_bytes, band_beats = conv.image(tiling.rows, 1.0, group)
         weights = layer.weights[0].size * n * group
         depthwise_weights = self.second.weights.shape[0] * self.second.weights.shape[1] * n * group * 2
         out = 0 if self.y_on_chip else 2 * tiling.depthwise_rows * tiling.width * group * n
