@@ -69,7 +69,9 @@ STABLE = {
         "fold strips together prefetch on_chip overlap common_scale ramp taper planes joined counted strip_width"
     ),
     "Limits": "sp_bytes acc_bytes dram_bytes",
-    "MatmulLayer": "name nodes ops x y shapes macs batch a b out transposed size mult exponent rounding clip table bands",
+    "MatmulLayer": (
+        "name nodes ops x y shapes macs batch a b out transposed size mult exponent rounding clip table bands"
+    ),
     "Measurement": "cycles layers energy_uj dram_bytes exact floor test_inputs",
     "MlaConfig": (
         "n sp_bytes acc_bytes sp_banks acc_banks wis_words segments opcodes candidates queue_depth "
