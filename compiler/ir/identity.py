@@ -184,6 +184,7 @@ identity(
     "windows",
     "serial_commands",
     "pipelined",
+    added=("reciprocal_units",),
 )(MlaConfig)
 identity("Unit", "LOAD", "MATRIX", "FUSE", "STORE")(Unit)
 identity("Space", "SP", "PARAM", "TABLE")(Space)
