@@ -79,6 +79,10 @@ _TILE_LATENCY = 60
 #: measured 100 cycles, because a tile that is slightly too small waits in every round.
 _FILL = 110
 
+#: Cycles that a further tile is worth if it does not delay the units, so that large layers do not consist of thousands
+#: of commands, which take long to compile.
+_TILE_COST = 8
+
 #: Pairs of estimated cycles and the corresponding schedule.
 Tilings = Iterator[tuple[float, LayerSchedule]]
 
@@ -172,7 +176,7 @@ def stream_cycles(
         each = max(each, (begin + fuse + _FILL) / x_buffers)
     if store:
         each = max(each, (fuse + end + _FILL) / y_buffers)
-    return begin + fuse + end + max(tiles - 1, 0.0) * each
+    return begin + fuse + end + max(tiles - 1, 0.0) * each + tiles * _TILE_COST
 
 
 def input_rows(rows: int, stride: int, reach: int, height: int) -> int:
