@@ -486,20 +486,29 @@ def line_cycles(config: MlaConfig, layer: MoveLayer, copy: Copy, here: Sequence[
 
 
 def from_dram(config: MlaConfig, layer: MoveLayer) -> set[str]:
-    """Return the sources that are read faster from DRAM, with transposition by LOAD, than from the scratchpad."""
+    """Return the sources that are read faster from DRAM, with transposition by LOAD, than from the scratchpad.
+
+    Loads, and the stores before them, mostly overlap with other layers, so that MATRIX transposes elements within the
+    scratchpad only if lines of the source do not begin at bus beats.
+    """
     out = set()
     for copy in layer.copies:
         if copy.source is None or DTYPE_BYTES[layer.shapes[copy.source].dtype] > 1:
             continue
-        if copy.walk.count >= _MIN_TRANSPOSED_ELEMENTS and transposable(copy.walk.merged()):
+        walk = copy.walk.merged()
+        if walk.count >= _MIN_TRANSPOSED_ELEMENTS and transposable(walk):
             ends = CopyOperand(1), CopyOperand(DTYPE_BYTES[layer.shapes[layer.y].dtype])
-            if not box_plans(config, layer, copy, _BOX_BYTES, ends, (True, True)):
+            load, _ = _beats(config.n, walk, 1)
+            slow = load > _SLOW_LOAD * walk.count / config.n
+            if not slow or not box_plans(config, layer, copy, _BOX_BYTES, ends, (True, True)):
                 out.add(copy.source)
     return out
 
 
 #: Minimum number of single elements for which block transposition by LOAD is faster than copying by FUSE.
 _MIN_TRANSPOSED_ELEMENTS = 512
+#: Relative excess of the beats of a transposing load from which elements are transposed within the scratchpad.
+_SLOW_LOAD = 1.25
 #: Bytes of a box between two tensors in the scratchpad for which the memory of a tensor is chosen.
 _BOX_BYTES = 1 << 13
 
