@@ -70,6 +70,7 @@ from compiler.runtime.dispatch.skip import check_single, single, tensor_named, w
 from compiler.runtime.program_text import with_texts
 from compiler.runtime.stages import LayerInfo, NetworkState, Stage, control_of
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.util.lru_cache import LruCache
 from hw.config import MlaConfig
 from hw.errors import InputError, shown
 
@@ -206,10 +207,18 @@ class ModelCompiler:
         self._lowered: dict[tuple[tuple[str, ...], ...], list[LoweredNetwork]] = {}
         self._codegens: dict[int, LayerCodegen] = {}
         self._shapes: dict[int, tuple[str, ...]] = {}
+        self._networks: LruCache[CompiledNetwork] = LruCache(_MAX_NETWORK_BYTES)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for pickling, without caches keyed by object identity."""
-        return vars(self) | {"_lowered": {}, "_codegens": {}, "_shapes": {}}
+        """Return the state for pickling, without cached networks and caches keyed by object identity."""
+        return {
+            name: {} if name in _IDENTITY_CACHES else value
+            for name, value in vars(self).items()
+            if name != "_networks"
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _networks=LruCache(_MAX_NETWORK_BYTES))
 
     def open_states(self) -> None:
         """Make the states plain inputs and outputs, so that measurements supply and compare them like others."""
@@ -249,12 +258,24 @@ class ModelCompiler:
     ) -> CompiledNetwork:
         """Compile the model with a schedule; None selects the schedule chosen by the heuristics.
 
+        The networks of recent schedules are cached, since searches compile each candidate several times: to compare its
+        programs with known ones, to rank it, and to measure it.
+
         Raises
         ------
         InputError
             The schedule is not legal for the model.
         """
-        record = record or CompilationTrace()
+        if schedule is None or record is not None:
+            return self._compiled(schedule, record or CompilationTrace())
+        key = schedule.fusions, tuple(schedule.layers.items()), tuple(schedule.programs.items())
+        found = self._networks.get(key)
+        if found is None:
+            found = self._compiled(schedule, CompilationTrace())
+            self._networks.put(key, found, sum(executable.memory for executable in found.codes))
+        return found
+
+    def _compiled(self, schedule: Schedule | None, record: CompilationTrace) -> CompiledNetwork:
         made = replace(_Compilation(self, schedule, record.streams).network(), batch=self.options.batch)
         self.options.limits.check(sum(executable.memory for executable in made.codes))
         return with_texts(made, schedule.programs) if schedule else made
@@ -299,6 +320,9 @@ def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, Quantizati
 
 #: Minimum number of nodes of repeated steps that become a loop if the user specifies how far loops are unrolled.
 _MIN_REPEATED = 64
+#: Maximum total size in bytes of the memory images of cached networks; caches that are keyed by object identity.
+_MAX_NETWORK_BYTES = 64 << 20
+_IDENTITY_CACHES = frozenset({"_lowered", "_codegens", "_shapes"})
 
 
 def _unrolled(

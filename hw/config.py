@@ -46,6 +46,8 @@ class MlaConfig:
     fuse_rate : int
         Number of cycles that the FUSE pipeline takes for one row: 1, 2, 4 or 8 (at most n). The pipeline has n /
         fuse_rate lanes.
+    reciprocal_units : int
+        Number of reciprocals and reciprocal roots that FUSE computes at the same time: a power of two in 1..16.
     tags : int
         Number of tags, each with a separate set of counters.
     loop_depth, call_depth : int
@@ -77,6 +79,7 @@ class MlaConfig:
     table_slots: int = 4
     line_depth: int = 256
     fuse_rate: int = 1
+    reciprocal_units: int = 8
     tags: int = 16
     loop_depth: int = 4
     call_depth: int = 4
@@ -110,6 +113,7 @@ class MlaConfig:
         self._check_power("param_slots", 4, 256)
         self._check_power("table_slots", 1, 8)
         self._check_power("line_depth", 32, 1024)
+        self._check_power("reciprocal_units", 1, 16)
         self._check_power("tags", 2, 64)
         self._check_power("max_burst", 4, 256)
         self._check_range("queue_depth", 2, 16)
@@ -142,6 +146,23 @@ class MlaConfig:
             Component of machines with `pipelined`, with the same interface.
         """
         return pipelined if self.pipelined else direct
+
+    @property
+    def reciprocal_digits(self) -> int:
+        """Number of binary digits that a reciprocal unit computes in a cycle, limited by the clock period if
+        `pipelined`.
+        """
+        return 1 if self.pipelined else 2
+
+    def reciprocal_cycles(self, *, root: bool) -> float:
+        """Return the mean number of cycles from result to result of reciprocals, or of reciprocal roots, while all
+        units are in use.
+        """
+        # A quotient has 31 digits and a root 32; other cycles accept, normalize and return a number.
+        cycles = 7 - (-31 // self.reciprocal_digits)
+        if root:
+            cycles += 1 + 32 // self.reciprocal_digits
+        return cycles / self.reciprocal_units
 
     @property
     def sp_rows(self) -> int:

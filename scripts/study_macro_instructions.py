@@ -28,7 +28,8 @@ from compiler.util.tables import Column, figures, format_table
 from hw.config import load_target
 from scripts.jsonl_log import JsonlLog
 
-SIZE, TOKENS, WIDTH, HEADS = 28, 32, 64, 4
+#: Size of the images, and size of the encoder: tokens, width and heads.
+SIZE, TOKENS, WIDTH, HEADS = 14, 16, 32, 2
 
 
 def resnet(seed: int, blocks: int, classes: int) -> onnx.ModelProto:

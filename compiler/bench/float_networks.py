@@ -304,7 +304,7 @@ def _signals(rng: np.random.Generator, count: int) -> Array:
     return (level * wave + 0.003 * rng.standard_normal(wave.shape)).astype(np.float32)[:, None]
 
 
-def _inverted_residuals(
+def inverted_residuals(
     net: EagerBuilder, x: str, width: int, stages: Sequence[tuple[int, int, int, int, int]]
 ) -> str:
     """Add the inverted residual blocks of stages: expansion, kernel size, channels, blocks, and stride of the first."""
@@ -325,7 +325,7 @@ def mobilenet_v2() -> FloatNetwork:
     net = EagerBuilder("mobilenet_v2", _only(data))
     x, width = net.relu6(net.conv("x", 16, 3, 2)), 16
     stages = ((1, 3, 8, 1, 1), (6, 3, 16, 2, 2), (6, 3, 24, 3, 2), (6, 3, 48, 4, 1))
-    x = _inverted_residuals(net, x, width, stages)
+    x = inverted_residuals(net, x, width, stages)
     x = net.relu6(net.conv(x, 256, 1))
     return net.network(net.head(net.pooled(x), data))
 
@@ -336,7 +336,7 @@ def efficientnet_lite() -> FloatNetwork:
     net = EagerBuilder("efficientnet_lite", _only(data))
     x, width = net.relu6(net.conv("x", 24, 3, 2)), 24
     stages = ((6, 3, 24, 2, 2), (6, 5, 40, 3, 2), (6, 3, 80, 3, 2), (6, 5, 112, 2, 1))
-    x = _inverted_residuals(net, x, width, stages)
+    x = inverted_residuals(net, x, width, stages)
     x = net.relu6(net.conv(x, 256, 1))
     return net.network(net.head(net.pooled(x), data))
 

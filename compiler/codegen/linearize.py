@@ -192,7 +192,7 @@ def due(
     for index in reversed(range(len(loads))):
         load = loads[index]
         in_time = times.reads[load.needed] - _MARGIN - dram.chip_latency
-        start = min(start, in_time) - cycles(load.command, config.n) * dram.beat(config.n)
+        start = min(start, in_time) - cycles(load.command, config) * dram.beat(config.n)
         slots[index] = max(bisect_right(times.reads, start) - 1, times.room(index))
     last, out = 0, []
     for load, slot in zip(loads, slots, strict=True):
@@ -201,14 +201,14 @@ def due(
     return out
 
 
-def _bound_by_bus(steps: Sequence[TileStep], n: int, beat: float) -> set[int]:
+def _bound_by_bus(steps: Sequence[TileStep], config: MlaConfig, beat: float) -> set[int]:
     """Return the layers whose loads take longer than their MATRIX commands."""
     balance: dict[int, float] = defaultdict(float)
     for step in steps:
         for command in step.loads:
-            balance[command.layer] += cycles(command, n) * beat
+            balance[command.layer] += cycles(command, config) * beat
         if step.matrix:
-            balance[step.matrix[0].layer] -= unit_cycles(step, n).matrix
+            balance[step.matrix[0].layer] -= unit_cycles(step, config).matrix
     return {layer for layer, more in balance.items() if more > 0}
 
 
@@ -229,7 +229,7 @@ class _Times:
         free = [0.0]  # end of the step before each slot
         late = 0.0  # end of the previous step, including the wait for results
         made: dict[Tile, float] = {}  # time at which results are available
-        bound = _bound_by_bus(steps, config.n, self.beat)
+        bound = _bound_by_bus(steps, config, self.beat)
         address = bus = 0.0  # earliest time of the next request, and time at which the bus is free
         for slot, step in enumerate(steps):
             there = 0.0
@@ -237,20 +237,18 @@ class _Times:
                 load = loads[len(self.starts)]
                 address = max(address, free[load.early])
                 self.starts.append(address)
-                bus = (
-                    max(bus, address + dram.chip_latency + _UNIT) + cycles(load.command, config.n) * self.beat
-                )
+                bus = max(bus, address + dram.chip_latency + _UNIT) + cycles(load.command, config) * self.beat
                 address += self._requests(load.command)
                 there = bus
             self.begins.append(max(free[-1], there))
             waits = [made.get(t, 0.0) for c in step.matrix if c.layer in bound for t in c.sources]
             late = max(late, there, *waits)
             self.reads.append(max(late - stored, *self.reads[-1:], 0.0))
-            work = unit_cycles(step, config.n)
+            work = unit_cycles(step, config)
             free.append(self.begins[-1] + work.whole)
             late += work.matrix
             for command in step.fuse:
-                made[command.target] = late + cycles(command, config.n) + _RESULT
+                made[command.target] = late + cycles(command, config) + _RESULT
             late = max(late, self.reads[-1] + stored + work.whole)
             stores = work.stores * self.beat
             bus, stored = bus + stores, stored + stores

@@ -63,7 +63,7 @@ def interleave(
             queues: dict[int, list[int]] = defaultdict(list)
             for number, (layer, _) in enumerate(mine):
                 queues[layer].append(number)
-            works = {number: _work(step, config.n) for number, (_, step) in enumerate(mine)}
+            works = {number: _work(step, config) for number, (_, step) in enumerate(mine)}
             listed = _advance_matrix(_list_schedule(queues, works, needs), mine, works, needs)
             if not _streams_continue([mine[number] for number, _, _ in listed]):
                 order += part_in_order
@@ -101,10 +101,13 @@ def _pieces(step: TileStep) -> list[TileStep]:
     return pieces
 
 
-def _work(step: TileStep, n: int) -> tuple[int, int, int]:
+def _work(step: TileStep, config: MlaConfig) -> tuple[int, int, int]:
     """Return a step's cycles on MATRIX, on FUSE, and for loading the results of other steps."""
-    loads = sum(cycles(c, n) for c in step.loads)
-    matrix, fuse = sum(cycles(c, n) for c in step.matrix), sum(cycles(c, n) + _START for c in step.fuse)
+    loads = sum(cycles(c, config) for c in step.loads)
+    matrix, fuse = (
+        sum(cycles(c, config) for c in step.matrix),
+        sum(cycles(c, config) + _START for c in step.fuse),
+    )
     return matrix, fuse, loads + _DELAY if loads else 0
 
 

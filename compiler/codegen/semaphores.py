@@ -8,11 +8,11 @@ from itertools import product
 from typing import NamedTuple
 
 from compiler.util.lru_cache import LruCache
-from cosim.semantics.bounding_box import BoundingBox, boxes
+from cosim.semantics.bounding_box import BoundingBox, boxes, reads_slots
 from cosim.semantics.command_fields import CommandFields, unpack_fields
 from hw.config import MlaConfig
 from hw.isa.commands import UNIT_FIELDS
-from hw.isa.enums import SEMAPHORE_MAX, BSource, Requant, Unit
+from hw.isa.enums import SEMAPHORE_MAX, BSource, Unit
 
 #: Unit whose commands overlap: a later FUSE command may read before an earlier one has written.
 _SELF = Unit.FUSE
@@ -111,7 +111,7 @@ def _owners(unit: Unit, c: CommandFields, count: int) -> list[str]:
         parts = {
             "b_base": c.b_src in (BSource.SP, BSource.ACC),
             "r_base": bool(c.residual),
-            "p_base": c.requant == Requant.SLOT,
+            "p_base": reads_slots(c),
         }
         names = [*(name for name, used in parts.items() if used), "d_base"]
     # A stream that reads only padding has no box.

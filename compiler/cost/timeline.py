@@ -7,7 +7,7 @@ long the sequencer needs to issue commands. It does not model conflicts between 
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
-from math import prod
+from math import ceil, prod
 from operator import ne
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from compiler.options import DramTiming
 from cosim.semantics.command_fields import CommandFields, unpack_fields
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS, UNIT_FIELDS
-from hw.isa.enums import DTYPE_BYTES, BSource, Post, Reduce, Unit
+from hw.isa.enums import DTYPE_BYTES, PAIRS, BSource, Post, Reduce, Unit
 
 # The following constants were read from recordings of the RTL (n16, `mla profile --trace`).
 #: Cycles from the doorbell to the first instruction, and from the last result to the interrupt.
@@ -35,8 +35,6 @@ _LOAD = 7
 _WEIGHTS, _SUMS, _NEXT_STREAM = 3, 39, 6
 #: Cycles from FUSE's last point to its result, and more cycles for each result that is reduced across lanes.
 _RESULT, _ACROSS = 70, 3
-#: Cycles of a reciprocal and of a reciprocal root.
-_DIGITS: dict[int, int] = {Post.RECIP: 38, Post.RSQRT: 69}
 #: Cycles from the last beat of a store to its response.
 _ANSWER = 20
 #: Maximum number of loads whose data are awaited at the same time (`hw/units/load/unit.py`).
@@ -149,7 +147,7 @@ class _Simulation:
 
     def _load(self, begin: float, command: Command, issued: Issued) -> CommandTime:
         lines = _lines(command)
-        if not cycles(command, self.config.n):  # a fill
+        if not cycles(command, self.config):  # a fill
             start = max(begin, self.written)
             self.written = start + lines * -(-_count(command, "len") // self.config.n)
             self.free[Unit.LOAD] = begin + 1
@@ -167,7 +165,7 @@ class _Simulation:
         return CommandTime(begin, begin + taken, self.answered + _TOKEN)
 
     def _matrix(self, begin: float, command: Command, issued: Issued) -> CommandTime:
-        n, taken = self.config.n, cycles(command, self.config.n)
+        n, taken = self.config.n, cycles(command, self.config)
         c = unpack_fields(Unit.MATRIX, list(issued.values))
         if c.dw:
             weights, idle = c.taps * c.groups, 0
@@ -221,7 +219,9 @@ def _fuse_cycles(config: MlaConfig, c: CommandFields) -> int:
     across = c.lane_reduce != Reduce.NONE
     written = points if c.reduce == Reduce.NONE else results
     writes = written * (DTYPE_BYTES[c.d_dtype] if c.d_dst and not across else 1)
-    digits = _DIGITS.get(c.post, 0) * results
+    digits = 0
+    if c.post in PAIRS:
+        digits = ceil(results * config.reciprocal_cycles(root=c.post != Post.RECIP))
     return max(points * config.fuse_rate, *reads.values(), writes, digits) + _ACROSS * across * results
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -64,6 +65,8 @@ _MIN_FUSE_CYCLES = 4000
 _MAX_OVERLAPPED_LAYERS = 2
 #: Shares of the free scratchpad and of the accumulator for a layer that uses only FUSE, and for other layers.
 _FUSE_ONLY_SHARE, _OTHER_SHARE = (0.3, 0.5), (0.6, 0.25)
+#: Maximum number of networks whose tilings are cached.
+_MAX_KNOWN_NETWORKS = 8
 #: Number of preceding independent layers that may run concurrently with a layer that uses only FUSE.
 _MAX_PRECEDING = 3
 
@@ -99,8 +102,8 @@ def estimates(
     InputError
         No tiling of a layer fits the machine.
     """
-    residents, found = _alone(config, lowered, dram)
-    contexts = _tiling_contexts(residents, dram)
+    residents, tilings = _alone(config, lowered, dram)
+    found, contexts = list(tilings), _tiling_contexts(residents, dram)
     alone = [cycles for cycles, _ in found]
     for number in _co_scheduled(lowered, alone):
         context = replace(contexts[number], free=residents.free(number, _MAX_OVERLAPPED_LAYERS))
@@ -145,12 +148,14 @@ def _tiling_context(residents: "_Residents", number: int, dram: DramTiming) -> T
     )
 
 
+@lru_cache(maxsize=_MAX_KNOWN_NETWORKS)
 def _alone(
     config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming
-) -> tuple["_Residents", list[tuple[float, LayerSchedule]]]:
+) -> tuple["_Residents", Sequence[tuple[float, LayerSchedule]]]:
     """Return the tensors that stay in the scratchpad, and the best tiling of each layer if it is not interleaved.
 
-    Tensors are evicted to DRAM if a layer has too little memory to run.
+    Tensors are evicted to DRAM if a layer has too little memory to run. The results of recent networks are cached,
+    since searches ask for the contexts of the same layers again and again.
     """
     residents = _Residents(config, lowered)
     found: list[tuple[float, LayerSchedule]] = []
@@ -230,7 +235,7 @@ class _Residents:
         outside = {lowered.root(name) for name in (*graph.inputs, *graph.outputs)}
         for layer in lowered.layers:
             if isinstance(layer, MoveLayer):
-                outside |= {lowered.root(name) for name in from_dram(layer)}
+                outside |= {lowered.root(name) for name in from_dram(config, layer)}
         self.size: dict[str, int] = {}
         self.life: dict[str, tuple[int, int]] = {}
         for number, layer in enumerate(lowered.layers):

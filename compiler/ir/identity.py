@@ -8,7 +8,7 @@ is declared as `added`, data and digests from before it was added remain valid f
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
@@ -71,7 +71,7 @@ def identity(name: str, *parts: str, added: tuple[str, ...] = ()) -> Callable[[T
         if len(set(known.values())) != len(known) or any(name == each.name for each in _IDENTITIES.values()):
             raise TypeError(f"{name} must be the name of one type, and each name within it that of one part")
         base_omitted = _IDENTITIES[bases[0]].omitted if bases else {}
-        omitted = {known[item.name]: item.default for item in _fields(kind) if known[item.name] in added}
+        omitted = {known[item.name]: _default(item) for item in _fields(kind) if known[item.name] in added}
         _IDENTITIES[kind] = Identity(name, {each: known[each] for each in own}, {**base_omitted, **omitted})
         return kind
 
@@ -86,6 +86,11 @@ def _parts(kind: Any) -> list[str]:
 def _fields(kind: Any) -> tuple[Field, ...]:
     """Return the fields of a dataclass; none for an enumeration."""
     return () if issubclass(kind, Enum) else fields(kind)
+
+
+def _default(item: Field) -> Any:
+    """Return the default of a field."""
+    return item.default if item.default_factory is MISSING else item.default_factory()
 
 
 def identity_of(kind: type) -> Identity:
@@ -171,6 +176,7 @@ identity(
     "table_slots",
     "line_depth",
     "fuse_rate",
+    "reciprocal_units",
     "tags",
     "loop_depth",
     "call_depth",
@@ -178,14 +184,15 @@ identity(
     "windows",
     "serial_commands",
     "pipelined",
+    added=("reciprocal_units",),
 )(MlaConfig)
 identity("Unit", "LOAD", "MATRIX", "FUSE", "STORE")(Unit)
 identity("Space", "SP", "PARAM", "TABLE")(Space)
 identity("Dtype", "I8", "U8", "I16", "I32")(Dtype)
 identity("Rounding", "DOUBLE", "SINGLE", "EVEN", "AWAY")(Rounding)
-identity("Op", "PASS", "ADD", "SUB", "MUL", "SQUARE")(Op)
+identity("Op", "PASS", "ADD", "SUB", "MUL", "SQUARE", "MUL_SUB")(Op)
 identity("BSource", "NONE", "ACC", "SP")(BSource)
 identity("Requant", "OFF", "SLOT", "ROW", "IMM")(Requant)
 identity("Reduce", "NONE", "SUM", "MAX", "MIN")(Reduce)
-identity("Post", "NONE", "SCALE", "COUNT", "RECIP", "RSQRT")(Post)
+identity("Post", "NONE", "SCALE", "COUNT", "RECIP", "RSQRT", "ROW", "SLOT", "VAR_RSQRT")(Post)
 identity("Compare", "ALWAYS", "EQ", "NE", "LT", "GE", "LTU", "GEU")(Compare)

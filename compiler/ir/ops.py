@@ -383,9 +383,9 @@ OPS: dict[str, Spec] = {
     ),
     "approximate_softmax": Spec(
         (1, 1),
-        "softmax of beta * x along the last axis of 8-bit integers, with exponentials of 16 bits from one table or of "
-        "more bits from two, relative to the maximum of the row if `centred`, otherwise to the type's largest integer",
-        {"axis": "int", "beta": "real", "tables": "positive", "centred": "bool"},
+        "softmax of beta * x along the last axis of 8-bit integers, with exponentials relative to that of the type's "
+        "largest integer instead of the maximum of the row",
+        {"axis": "int", "beta": "real"},
         last_axis=True,
         batch=BatchRule.AXIS,
     ),

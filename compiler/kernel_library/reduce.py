@@ -103,14 +103,12 @@ def reduce_operands(
     ]
 
 
-#: Bits of the exponentials in the first of two tables.
-_LOW_BITS = 15
-#: Largest exponential in a single table; the table holds exponentials minus `TABLE_BIAS`.
-_MAX_EXPONENTIAL, TABLE_BIAS = (1 << 16) - 1, 1 << 15
+#: Bits of the exponentials in the first of two narrow tables.
+LOW_BITS = 15
 
 
-def softmax_exponentials(scale: float, cols: int, tables: int = 2) -> NDArray[np.int64]:
-    """Return exp(scale * d) in fixed point for d = 0, -1, ..., -255.
+def softmax_exponentials(scale: float, cols: int) -> NDArray[np.int64]:
+    """Return exp(scale * d) in fixed point, with at most 29 bits, for d = 0, -1, ..., -255.
 
     Parameters
     ----------
@@ -118,31 +116,39 @@ def softmax_exponentials(scale: float, cols: int, tables: int = 2) -> NDArray[np
         Softmax's beta times the scale of the input.
     cols : int
         Number of values per row; their sum must fit int32.
-    tables : int
-        Number of tables that hold an exponential: 2 for at most 29 bits, 1 for 16 bits.
     """
-    unit = 2.0 ** min(29, 30 - (cols - 1).bit_length()) if tables == 2 else float(_MAX_EXPONENTIAL)
+    unit = 2.0 ** min(29, 30 - (cols - 1).bit_length())
     return np.floor(np.exp(-scale * np.arange(256)) * unit + 0.5).astype(np.int64)
 
 
-def softmax_tables(scale: float, cols: int, tables: int = 2, largest: int | None = None) -> NDArray[np.int16]:
-    """Return one or two tables of 256 entries with exponentials in fixed point.
+def _placed(scale: float, cols: int, largest: int | None) -> NDArray[np.int64]:
+    """Return the exponentials in the order of a table's index, which is a low byte."""
+    place = (np.arange(256) * -1 if largest is None else largest - np.arange(256)) & 255
+    return softmax_exponentials(scale, cols)[place]
 
-    Two tables hold the low and the high bits; one table holds the exponentials minus `TABLE_BIAS`.
+
+def softmax_tables(scale: float, cols: int, largest: int | None = None) -> NDArray[np.int16]:
+    """Return the two halves of a wide table with the exponentials in fixed point, of shape (2, 256).
 
     Parameters
     ----------
-    scale, cols, tables : float, int, int
+    scale, cols : float, int
         Same as those of `softmax_exponentials`.
     largest : int or None
         Largest value of the input's type, if the index is the low byte of the value itself; None: the index is that
         of the difference d = -255..0 to the maximum of the row.
     """
-    exact = softmax_exponentials(scale, cols, tables)
-    place = (np.arange(256) * -1 if largest is None else largest - np.arange(256)) & 255
-    if tables == 1:
-        return (exact[place] - TABLE_BIAS)[None].astype(np.int16)
-    return np.stack([exact & ((1 << _LOW_BITS) - 1), exact >> _LOW_BITS])[:, place].astype(np.int16)
+    exact = _placed(scale, cols, largest)
+    return np.stack([exact & 0xFFFF, exact >> 16]).astype(np.uint16).view(np.int16)
+
+
+def exponential_parts(scale: float, cols: int, largest: int | None = None) -> NDArray[np.int16]:
+    """Return two narrow tables, of shape (2, 256): the low LOW_BITS bits and the high bits of the exponentials.
+
+    Their sums fit int32 for rows whose sum of exponentials does not. Parameters are those of `softmax_tables`.
+    """
+    exact = _placed(scale, cols, largest)
+    return np.stack([exact & ((1 << LOW_BITS) - 1), exact >> LOW_BITS]).astype(np.int16)
 
 
 def softmax_operands(config: MlaConfig, *, x: int, y: int, rows: int, cols: int, tables: int) -> list[int]:
@@ -155,17 +161,15 @@ def softmax_operands(config: MlaConfig, *, x: int, y: int, rows: int, cols: int,
     """
     n = config.n
     blocks = ceil_div(cols, n)
-    if min(rows, cols) < 1 or blocks >= config.acc_rows:
-        most = n * (config.acc_rows - 1)
-        raise InputError(f"softmax must have rows, and 1..{most} columns, not {rows} x {cols}")
+    if min(rows, cols) < 1 or blocks > 0xFFFF:
+        raise InputError(f"softmax must have rows, and 1..{n * 0xFFFF} columns, not {rows} x {cols}")
     if config.table_slots < 2:
         raise InputError(f"softmax needs two table slots, not {config.table_slots}")
     row = blocks * n
-    # The single buffer of low bits, two bytes each, counts as one byte of each of two buffers.
-    chunk = row_chunk(config, rows, 3 * row, config.acc_rows // (1 + blocks))
+    chunk = row_chunk(config, rows, 2 * row, config.acc_rows)
     size = chunk * row
-    x_sp, y_sp, low_sp = allocate([2 * size] * 3, config.sp_bytes // config.sp_banks, config.sp_bytes)
-    return [x, y, rows, cols, chunk, blocks, cols - (blocks - 1) * n, tables, x_sp, y_sp, low_sp, row, size]
+    x_sp, y_sp = allocate([2 * size] * 2, config.sp_bytes // config.sp_banks, config.sp_bytes)
+    return [x, y, rows, cols, chunk, blocks, cols - (blocks - 1) * n, tables, x_sp, y_sp, row, size]
 
 
 #: Maximum window size for the division in FUSE.

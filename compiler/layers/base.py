@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.identity import identity
+from compiler.util.tiles import ceil_div
 from hw.isa.enums import Dtype, Rounding
 
 
@@ -86,6 +87,18 @@ class Drain:
 
     def part(self, channels: slice) -> "Drain":
         """Return the drain of a range of channels."""
+        return self._selected(channels)
+
+    def padded(self, size: int, n: int) -> "Drain":
+        """Return the drain with the parameters of each block of `size` channels padded to `n` channels."""
+        if size == n:
+            return self
+        count = len(self.bias)
+        blocks = np.arange(ceil_div(count, size)) * size
+        lanes = np.minimum(np.arange(n), size - 1)  # padding repeats parameters, which are then valid
+        return self._selected(np.minimum(blocks[:, None] + lanes, count - 1).reshape(-1))
+
+    def _selected(self, channels: "slice | NDArray[np.int64]") -> "Drain":
         return replace(
             self, bias=self.bias[channels], mult=self.mult[channels], exponent=self.exponent[channels]
         )

@@ -1,6 +1,6 @@
 """Depthwise convolutions in the stream mode of MATRIX (docs/machine.md)."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -29,8 +29,8 @@ from compiler.commands.tile_buffers import (
 )
 from compiler.ir.identity import identity
 from compiler.layers.base import Addend, Drain, Image, Layer
-from compiler.layers.conv.input_layout import DilationPhase, dilation_phases
-from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.conv.input_layout import DilationPhase, dilation_phases, phase_lines
+from compiler.layers.conv.layer import ConvLayer, merge_groups
 from compiler.layers.conv.tilings import summand_bytes, with_drain
 from compiler.layers.epilogue import Epilogue, parameters
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
@@ -66,15 +66,17 @@ from hw.isa.enums import DTYPE_BYTES, Dtype, Requant, Rounding, Unit
     "pads",
     "dilations",
     "x_zp",
+    "w_zp",
     "counts",
-    added=("dilations", "counts"),
+    added=("dilations", "w_zp", "counts"),
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DepthwiseLayer(Layer):
     """Depthwise convolution; the shape of `weights` is (kernel_h, kernel_w, channels).
 
-    A dilated convolution, whose strides are 1, is computed as one convolution without dilation for each phase: the
-    pixels whose row and column have the same remainders when divided by the dilations.
+    A dilated convolution, whose strides are 1, consists of one convolution without dilation for each phase: the pixels
+    whose row and column have the same remainders when divided by the dilations. The phases of the columns are the
+    channel blocks of one command, if a row of sums fits the accumulator twice; other phases follow one another.
 
     Parameters
     ----------
@@ -89,18 +91,13 @@ class DepthwiseLayer(Layer):
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     dilations: tuple[int, int] = (1, 1)
     x_zp: int = 0
+    w_zp: int = 0
     counts: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the input and, if there is a second summand, of that tensor."""
         return (self.x, *([self.drain.residual.tensor] if self.drain.residual else []))
-
-
-#: Minimum number of pixels of a phase; smaller phases together take longer than a grouped convolution.
-_MIN_PHASE_PIXELS = 256
-#: Maximum number of channels per group of a grouped convolution that replaces depthwise ones.
-_GROUP_CHANNELS = 16
 
 
 #: Largest stride of the depthwise mode (fields `dw_sx` and `dw_sy`).
@@ -127,43 +124,67 @@ def lower_depthwise(low: LoweringContext) -> Layer:
     kernel, x = weights.shape[:2], common["shapes"][common["x"]]
     down, across = (1 if size == 1 else step for size, step in zip(kernel, a["dilations"], strict=True))
     dilations = down, across
-    direct = not zero and max(a["strides"]) <= MAX_STRIDE
-    if direct and (dilations == (1, 1) or _by_phases(dilations, a["strides"], x, y, low.x.shape[0])):
-        return DepthwiseLayer(**common, weights=weights.data, dilations=dilations)
-    data, groups = _block_diagonal_groups(weights.data, zero)
-    return ConvLayer(**common, weights=data, groups=groups, dilations=a["dilations"], w_zp=zero)
+    direct = max(a["strides"]) <= MAX_STRIDE
+    if direct and (dilations == (1, 1) or _by_phases(dilations, a["strides"], x, low.x.shape[0])):
+        return DepthwiseLayer(**common, weights=weights.data, dilations=dilations, w_zp=zero)
+    one_by_one = np.moveaxis(weights.data, -1, 0)[..., None]
+    grouped = merge_groups(one_by_one, len(one_by_one), zero, low.config.n)
+    return ConvLayer(**common, **grouped, dilations=a["dilations"], w_zp=zero)
 
 
-def _by_phases(dilations: tuple[int, ...], strides: tuple[int, int], x: Image, y: Image, batch: int) -> bool:
-    """Return True if a dilated convolution can be computed phase by phase with enough pixels in each phase."""
+def _by_phases(dilations: tuple[int, ...], strides: tuple[int, int], x: Image, batch: int) -> bool:
+    """Return True if a dilated convolution can be computed phase by phase."""
     down, across = dilations
-    return (
-        strides == (1, 1)
-        and (batch == 1 or down == 1)
-        and down <= x.h // batch
-        and across <= x.w
-        and (y.h // batch // down) * (y.w // across) >= _MIN_PHASE_PIXELS
-    )
+    return strides == (1, 1) and (batch == 1 or down == 1) and down <= x.h // batch and across <= x.w
 
 
-def _phases(layer: DepthwiseLayer) -> list[DilationPhase[DepthwiseLayer]]:
-    """Return the convolutions without dilation that a layer consists of."""
-    return dilation_phases(layer, layer.pads, layer.dilations)
+def _phases(config: MlaConfig, layer: DepthwiseLayer) -> list[DilationPhase[DepthwiseLayer]]:
+    """Return the convolutions that a layer consists of and that follow one another; none for a single convolution."""
+    down, across = layer.dilations
+    if (2 if down == 1 else 4) * layer.shapes[layer.y].w <= config.acc_rows:
+        across = 1  # a row of sums fits twice, also if consecutive phases share the accumulator
+    return dilation_phases(layer, layer.pads, (down, across)) if (down, across) != (1, 1) else []
 
 
-def _block_diagonal_groups(weights: NDArray, zero: int) -> tuple[NDArray, int]:
-    """Convert depthwise weights to block-diagonal weights of a grouped convolution; also return the number of groups.
+@dataclass(frozen=True)
+class _Columns:
+    """Column phases of a strip that one command computes: `count` phases, whose first pixels are adjacent.
 
-    Depthwise convolutions that the stream mode does not support become grouped convolutions. Each channel of a group
-    has zero weights for the group's other channels, which costs no cycles because the array sums over several channels
-    at once anyway.
+    Parameters
+    ----------
+    count : int
+        Number of phases.
+    x_first, y_first : int
+        Column of the first pixel of the first phase, of the input and of the output.
+    x_count, y_count : int
+        Number of columns of each phase.
+    before : int
+        Column of the kernel's first element in the phase; negative for padding.
     """
-    rows, columns, channels = weights.shape
-    size = next(size for size in range(min(_GROUP_CHANNELS, channels), 0, -1) if channels % size == 0)
-    out = np.full((channels, rows, columns, size), zero, weights.dtype)
-    for channel in range(channels):
-        out[channel, :, :, channel % size] = weights[:, :, channel]
-    return out, channels // size
+
+    count: int
+    x_first: int
+    y_first: int
+    x_count: int
+    y_count: int
+    before: int
+
+
+def _column_runs(dilation: int, strip: ColumnStrip) -> list[_Columns]:
+    """Return the column phases of a strip; without dilation, there is one phase."""
+    if dilation == 1:
+        return [_Columns(1, 0, 0, strip.size, strip.count, strip.before)]
+    runs: list[_Columns] = []
+    for line in phase_lines(strip.count, strip.size, dilation, -strip.before):
+        run = _Columns(1, line.x_first, line.y_first, line.x_count, line.y_count, -line.pad)
+        many = runs[-1].count if runs else 0
+        if runs and runs[-1] == replace(
+            run, count=many, x_first=run.x_first - many, y_first=run.y_first - many
+        ):
+            runs[-1] = replace(runs[-1], count=many + 1)
+        else:
+            runs.append(run)
+    return runs
 
 
 #: Maximum number of tiles across an image whose rows are loaded as a whole.
@@ -176,30 +197,20 @@ def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
     Strips, which are loaded separately, are tried only if nothing else fits. Two consecutive phases of a dilated
     convolution are active at the same time, so each gets half of the memory.
     """
-    if layer.dilations != (1, 1):
-        phases = _phases(layer)
+    if phases := _phases(context.config, layer):
         half = replace(context, free=context.free // 2, acc_rows=context.acc_rows // 2)
         for cycles, schedule in depthwise_tilings(half, phases[0].layer):
             yield cycles * len(phases), schedule
         return
     found = list(_tilings(context, layer, _widths(context, layer), separate=False))
-    if not found:
+    if not found and layer.dilations[1] == 1:
         widths = strip_widths(images(layer)[1].w, context.acc_rows // 2, context.config.n)
-        passes = [_passes(context, layer, width) for width in widths]
-        found = list(_tilings(context, layer, passes, separate=True))
+        found = list(_tilings(context, layer, widths, separate=True))
     yield from found
 
 
-def _passes(context: TilingContext, layer: DepthwiseLayer, width: int) -> tuple[int, int]:
-    """Return a width and its number of passes."""
-    x, y = images(layer)
-    return width, stream_passes(context.config, layer, stream_pitch(layer, x.w, y.w, width))
-
-
-def _tilings(
-    context: TilingContext, layer: DepthwiseLayer, widths: list[tuple[int, int]], *, separate: bool
-) -> Tilings:
-    """Yield the tilings with some widths, each with its number of passes.
+def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *, separate: bool) -> Tilings:
+    """Yield the tilings with some widths.
 
     If `separate`, the input of each strip of that width is loaded separately; otherwise, whole rows are loaded.
     """
@@ -207,9 +218,11 @@ def _tilings(
     batch, (x, y) = layer.batch, images(layer)
     kernel_h, taps, channels = layer.weights.shape
     blocks = ceil_div(channels, n)
-    for columns, (width, passes) in product(cuts(min(blocks, config.param_slots // 2)), widths):
-        pitch = stream_pitch(layer, x.w, y.w, width)
+    across = layer.dilations[1]
+    for columns, width in product(cuts(min(blocks, config.param_slots // 2)), widths):
+        stream = stream_of(config, layer, x.w, y.w, width)
         strips, piece, _ = strip_images(x, y, width, layer.strides[1], layer.weights.shape[1])
+        runs = _column_runs(layer.dilations[1], ColumnStrip(0, y.w, 0, x.w, -layer.pads[1]))
         for rows in cuts(y.h):
             sums = rows * width * columns
             if 2 * sums > context.acc_rows:
@@ -229,11 +242,11 @@ def _tilings(
                     used += summand_bytes(layer.drain, context, 2 * sums)
                 if used > context.free:
                     continue
-                keep = columns == 1 and passes == 1 and rows < rows_per_load
+                keep = columns == 1 and stream.continues and rows < rows_per_load
                 tiles = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows) * strips
                 again = 0 if keep else (kernel_h - 1) * tiles * columns
-                stream = (batch * blocks * y.h * layer.strides[0] * strips + again) * pitch
-                array = stream * passes
+                streamed = batch * blocks * y.h * layer.strides[0] * strips + again
+                array = streamed * stream.pitch * across * stream.work
                 bus = (
                     0
                     if context.x_on_chip
@@ -245,7 +258,14 @@ def _tilings(
                     / (columns * n)
                 )
                 bus += 0 if context.y_on_chip else batch * y.h * y.w * blocks
-                cycles = max(array, bus * context.beat, tiles * TILE_CYCLES) + sums + tiles * 10
+                if not context.x_on_chip:
+                    bus += batch * x.h * x.w * (_beats(channels, columns, n) - blocks)
+                if not context.y_on_chip:
+                    bus += batch * y.h * y.w * (_beats(channels, columns, n) - blocks)
+                issue = TILE_CYCLES
+                if across > 1:  # the commands of the phases differ and are not repeated in loops
+                    issue *= 3 + len(stream.passes) * columns * len(runs)
+                cycles = max(array, bus * context.beat, tiles * issue) + sums + tiles * 10
                 yield (
                     cycles,
                     LayerSchedule(
@@ -262,14 +282,26 @@ def _tilings(
                 )
 
 
-def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[tuple[int, int]]:
-    """Return candidate widths and their numbers of passes: the whole width, and widths that need fewer passes."""
-    out: list[tuple[int, int]] = []
-    _, y = images(layer)
-    for strips in range(1, _MAX_ACROSS + 1):
-        width, passes = _passes(context, layer, ceil_div(y.w, strips))
-        if not out or passes < out[-1][1]:
-            out.append((width, passes))
+def _beats(channels: int, columns: int, n: int) -> float:
+    """Return the bus beats of the channels of a pixel, in lines of `columns` blocks of `n` channels each."""
+    size = columns * n
+    if channels <= size:
+        return ceil_div(channels, n)
+    whole, rest = divmod(channels, size)
+    return whole * lines(1, size, channels, n) + (lines(1, rest, channels, n) if rest else 0)
+
+
+def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[int]:
+    """Return candidate widths: the whole width, and widths with fewer stream positions or continued streams."""
+    out: list[int] = []
+    least = 0.0, False
+    x, y = images(layer)
+    for strips in range(1, (_MAX_ACROSS if layer.dilations[1] == 1 else 1) + 1):
+        width = ceil_div(y.w, strips)
+        stream = stream_of(context.config, layer, x.w, y.w, width)
+        if not out or (stream.work, not stream.continues) < least:
+            out.append(width)
+            least = stream.work, not stream.continues
     return out
 
 
@@ -278,33 +310,42 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
 
     A dilated convolution is represented by its largest phase, repeated for each phase.
     """
-    if layer.dilations != (1, 1):
-        phases = _phases(layer)
+    if phases := _phases(context.config, layer):
         pipeline = depthwise_tile_model(phases[0].layer, s, context)
         return replace(pipeline, count=pipeline.count * len(phases))
     n, (x, y) = context.config.n, images(layer)
     kernel_h, taps, channels = layer.weights.shape
     blocks, stride = ceil_div(channels, n), layer.strides[0]
     columns, rows_per_load = min(s.columns, blocks), min(s.rows_per_load, y.h)
-    rows, width = min(s.rows, rows_per_load), min(s.width, s.strip_width, y.w)
-    pitch = stream_pitch(layer, x.w, y.w, width)
-    rows_per_pass = max(kernel_rows(context.config, layer.weights.shape[:2], pitch), 1)
-    passes = ceil_div(kernel_h, rows_per_pass)
+    rows, width, phases_across = (
+        min(s.rows, rows_per_load),
+        min(s.width, s.strip_width, y.w),
+        layer.dilations[1],
+    )
+    if phases_across > 1:
+        width = y.w
+    stream = stream_of(context.config, layer, x.w, y.w, width)
+    keep = columns == 1 and stream.continues
     strips, piece, _ = strip_images(x, y, width, layer.strides[1], taps)
-    separate = s.strip_width < y.w
-    keep, size = columns == 1 and passes == 1, DTYPE_BYTES[layer.drain.dtype]
+    separate = width < y.w and s.strip_width < y.w
+    runs = len(_column_runs(phases_across, ColumnStrip(0, y.w, 0, x.w, -layer.pads[1])))
+    size = DTYPE_BYTES[layer.drain.dtype]
     uniform = _uniform(layer)
 
     def streamed(row: int, rows: int, across: int, first: bool, last: bool) -> int:
         """Return the cycles of a tile for one block of channels: the sum over all passes."""
         total = 0
-        for g0 in range(0, kernel_h, rows_per_pass):
-            groups = min(rows_per_pass, kernel_h - g0)
-            above = min(max(layer.pads[0] - row * stride - g0, 0), groups - 1)
-            before = stride - 1 if keep and not first else groups - 1 - above
+        for number, each in enumerate(stream.passes):
+            start, count = each.outputs(layer, x.h, row, rows) if number else (row, rows)
+            if count <= 0:
+                continue
+            skip = stride // each.step
+            above = min(max(ceil_div(layer.pads[0] - start * stride - each.row, each.step), 0), each.rows - 1)
+            before = skip - 1 if keep and not first else each.rows - 1 - above
             if keep and not last:
-                return ((rows - 1) * stride + before + 1) * pitch
-            total += ((rows - 1) * stride + before) * pitch + taps + (across - 1) * layer.strides[1]
+                return ((rows - 1) * skip + before + 1) * stream.pitch
+            last_row = each.columns + (ceil_div(across, phases_across) - 1) * layer.strides[1]
+            total += (((count - 1) * skip + before) * stream.pitch + last_row) * phases_across
         return total
 
     def tiles() -> Iterator[PipelineTile]:
@@ -334,7 +375,9 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
                         wide * cycles,
                         count * across * wide * size,
                         0.0 if context.y_on_chip else beats,
-                        passes + 2 - context.y_on_chip,
+                        len(stream.passes) * (wide * runs if phases_across > 1 else 1)
+                        + 2
+                        - context.y_on_chip,
                     )
 
     high_tiles = sum(
@@ -350,8 +393,12 @@ def _uniform(layer: DepthwiseLayer) -> bool:
     return bool((layer.weights == layer.weights.flat[0]).all())
 
 
-def pack_depthwise(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
-    """Pack weights (kernel_h, kernel_w, channels) as [block][kernel row][kernel column][N]."""
+def pack_depthwise(config: MlaConfig, weights: NDArray, kernel_rows: Sequence[int]) -> NDArray[np.uint8]:
+    """Pack weights (kernel_h, kernel_w, channels) as [block][kernel row][kernel column][N].
+
+    `kernel_rows` is the order of the kernel rows.
+    """
+    weights = weights[list(kernel_rows)]
     n, channels = config.n, weights.shape[2]
     blocks = ceil_div(channels, n)
     padded = np.zeros((*weights.shape[:2], blocks * n), np.uint8)
@@ -359,39 +406,131 @@ def pack_depthwise(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
     return np.ascontiguousarray(padded.reshape(*weights.shape[:2], blocks, n).transpose(2, 0, 1, 3))
 
 
-def kernel_rows(config: MlaConfig, kernel: tuple[int, ...], pitch: int) -> int:
-    """Return the number of kernel rows per pass that fit the array and line buffers, for rows of `pitch` positions."""
-    kernel_h, taps = kernel
-    for groups in range(min(kernel_h, config.n // taps, 3), 1, -1):
-        if groups * pitch + 2 * taps <= config.line_depth:
-            return groups
-    return 1
-
-
-def stream_passes(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
-    """Return the number of passes over an image, each with as many kernel rows and columns as the array can hold."""
-    kernel_h, taps, _ = layer.weights.shape
-    return ceil_div(kernel_h, kernel_rows(config, layer.weights.shape[:2], pitch)) * ceil_div(taps, config.n)
-
-
-def stream_pitch(layer: DepthwiseLayer, in_w: int, out_w: int, width: int) -> int:
-    """Return the stream positions per row, including padding, for a strip of `width` of the `out_w` output columns.
-
-    A strip with all columns streams whole image rows; a narrower strip streams the columns that the kernel covers.
-    """
-    taps, stride, left = layer.weights.shape[1], layer.strides[1], layer.pads[1]
-    needed = (width - 1) * stride + taps
-    return max(needed, in_w + left) if width == out_w else needed
-
-
 @dataclass(frozen=True)
-class _Taps:
-    """Kernel rows and columns of a pass: first row, number of rows, first column, number of columns."""
+class StreamPass:
+    """Kernel rows and columns that one stream sums up.
+
+    Parameters
+    ----------
+    row, rows : int
+        First kernel row, and number of kernel rows.
+    step : int
+        Distance between these kernel rows, and between the streamed image rows: 1, or the vertical stride.
+    column, columns : int
+        First kernel column, and number of kernel columns.
+    """
 
     row: int
     rows: int
+    step: int
     column: int
     columns: int
+
+    def outputs(self, layer: DepthwiseLayer, height: int, start: int, count: int) -> tuple[int, int]:
+        """Return the first of `count` output rows from `start`, and the number of those, that need image rows."""
+        stride, first = layer.strides[0], self.row - layer.pads[0]
+        last = first + (self.rows - 1) * self.step
+        low = max(start, ceil_div(-last, stride))
+        return low, min(start + count, (height - 1 - first) // stride + 1) - low
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Streams of a depthwise convolution over an image.
+
+    Parameters
+    ----------
+    pitch : int
+        Stream positions per image row, including padding.
+    passes : tuple of StreamPass
+        Passes over the image, the sums of which are added.
+    continues : bool
+        True if, for a tile of one channel block, the stream can continue that of the tile above, without repeating the
+        rows that both need.
+    """
+
+    pitch: int
+    passes: tuple[StreamPass, ...]
+    continues: bool
+
+    @property
+    def work(self) -> float:
+        """Number of passes, as multiples of a pass that streams every image row."""
+        return sum(1 / each.step for each in self.passes)
+
+
+def stream_of(
+    config: MlaConfig,
+    layer: DepthwiseLayer,
+    x: int,
+    y: int,
+    width: int,
+    step: int | None = None,
+) -> Stream:
+    """Return the streams of a tile.
+
+    Parameters
+    ----------
+    x, y : int
+        Columns of the input image, and of the output image.
+    width : int
+        Output columns of a tile: all columns, which stream whole image rows, or fewer, which stream the columns that
+        the kernel covers.
+    step : int or None
+        Distance between the kernel rows of a pass; None: the one that needs the fewest stream positions.
+    """
+    steps = [step] if step else list(dict.fromkeys((1, layer.strides[0])))
+    taps, stride = layer.weights.shape[1], layer.strides[1]
+    runs = _column_runs(layer.dilations[1], ColumnStrip(0, y, 0, x, -layer.pads[1]))
+    needed = (
+        max((run.y_count - 1) * stride + taps for run in runs) if width >= y else (width - 1) * stride + taps
+    )
+    pitch = max(needed, x + layer.pads[1]) if width >= y and layer.dilations[1] == 1 else needed
+    passes = _stream_passes(config, layer, pitch, steps)
+    if len(passes) == 1 and passes[0].step == 1 and layer.dilations[1] == 1:
+        return Stream(pitch, passes, True)
+    if width >= y:  # the padding at the left of a row is also that at the right of the row before
+        pitch = 1
+        for run in runs:
+            needed, left = (run.y_count - 1) * stride + taps, max(-run.before, 0)
+            pitch = max(pitch, needed - left, min(left + run.x_count, needed))
+    return Stream(pitch, _stream_passes(config, layer, pitch, steps), False)
+
+
+def _stream_passes(
+    config: MlaConfig, layer: DepthwiseLayer, pitch: int, steps: Sequence[int]
+) -> tuple[StreamPass, ...]:
+    """Return the passes that need the fewest stream positions, for rows of `pitch` positions.
+
+    With a vertical stride, either all image rows are streamed, and some outputs skipped, or only the image rows that
+    the kernel rows with the same remainder need. The first pass computes all outputs.
+    """
+    found = min(
+        (_passes_by_step(config, layer, pitch, step) for step in steps),
+        key=lambda passes: sum(1 / each.step for each in passes),
+    )
+    top = layer.pads[0]
+    centre = [each for each in found if top in range(each.row, each.row + each.rows * each.step, each.step)]
+    return (*centre, *(each for each in found if each not in centre))
+
+
+def _passes_by_step(
+    config: MlaConfig, layer: DepthwiseLayer, pitch: int, step: int
+) -> tuple[StreamPass, ...]:
+    """Return the passes over kernel rows at a distance of `step`."""
+    kernel_h, taps, _ = layer.weights.shape
+    out = []
+    for first in range(min(step, kernel_h)):
+        count = ceil_div(kernel_h - first, step)
+        rows = 1
+        for groups in range(min(count, config.n // taps, 3), 1, -1):
+            if groups * pitch + 2 * taps <= config.line_depth:
+                rows = groups
+                break
+        for row, many in pieces(count, rows):
+            for column, columns in pieces(taps, config.n):
+                out.append(StreamPass(first + row * step, many, step, column, columns))
+    return tuple(out)
 
 
 class _AverageEpilogue(Epilogue):
@@ -465,10 +604,10 @@ class DepthwiseSteps:
         self.rows = min(schedule.rows, self.rows_per_load)
         self.strips = column_strips(
             self.y.w,
-            min(schedule.width, schedule.strip_width),
+            min(schedule.width, schedule.strip_width) if layer.dilations[1] == 1 else self.y.w,
             layer.strides[1],
             layer.pads[1],
-            self.taps,
+            (self.taps - 1) * layer.dilations[1] + 1,
             self.x.w,
         )
         if schedule.strip_width >= self.y.w:  # all tiles across the image use the same rows
@@ -476,16 +615,21 @@ class DepthwiseSteps:
                 replace(strip, start=0, size=self.x.w, before=strip.before + strip.start)
                 for strip in self.strips
             ]
-        self._select(0, self.strips[0])
-        self.groups = kernel_rows(self.config, layer.weights.shape[:2], self.pitch)
-        self.passes = stream_passes(self.config, layer, self.pitch)
+        self.step: int | None = None
+        self._select(0, max(self.strips, key=lambda strip: strip.count))
+        self.step = self.stream.passes[0].step
+        #: Kernel rows in the order of their weights: those of each pass are contiguous.
+        self.kernel_rows = [
+            row for first in range(self.step) for row in range(first, self.kernel_h, self.step)
+        ]
         self._allocate_buffers()
 
     def _select(self, number: int, strip: ColumnStrip) -> None:
         """Select the image of the batch, and its columns, for which code is generated next."""
         self.number, self.strip = number, strip
         x, y = (images[number] for images in self.images)
-        self.pitch = stream_pitch(self.layer, x.w, y.w, strip.count)
+        self.stream = stream_of(self.config, self.layer, x.w, y.w, strip.count, self.step)
+        self.runs = _column_runs(self.layer.dilations[1], strip)
         self.x = x.columns(strip.start, strip.size)
         self.x_pixel, self.x_row = self.x.pixel, self.x.row
         if not self.x.on_chip:
@@ -499,7 +643,9 @@ class DepthwiseSteps:
         self.w_dram = (
             None
             if _uniform(layer)
-            else self.context.constant(f"{layer.name}.weights", pack_depthwise(self.config, layer.weights))
+            else self.context.constant(
+                f"{layer.name}.weights", pack_depthwise(self.config, layer.weights, self.kernel_rows)
+            )
         )
         w_buffer = CircularBuffer(
             BufferMemory.SP, f"{layer.name}.w", self.columns * self.w_block, min(schedule.w_buffers, tiles)
@@ -565,7 +711,7 @@ class DepthwiseSteps:
         self._select(number, strip)
         self.drain.select(number, strip.first, strip.count)
         out = []
-        keep = blocks == 1 and self.passes == 1
+        keep = blocks == 1 and self.stream.continues
         self.row = self.history = 0
         for offset, count in pieces(rows, self.rows):
             step = TileStep(block=block)
@@ -576,45 +722,59 @@ class DepthwiseSteps:
                 first, image = self._image(start, rows)
             acc, weights = self.acc.next(), self.w.get(block, step)
             more = keep and offset + count < rows
-            n = self.config.n
-            for (g0, g), (t0, t) in product(pieces(self.kernel_h, self.groups), pieces(self.taps, n)):
-                taps = _Taps(g0, g, t0, t)
-                continued = keep and offset > 0 and self.history >= g - self.layer.strides[0]
-                stream = self._stream(start + offset, count, taps, continued, more)
-                stream["u0"] -= first
-                fields = self._fields(count, block, blocks, t0)
-                step.matrix.append(
-                    self.context.command(
-                        Unit.MATRIX,
-                        **stream,
-                        **fields,
-                        u_lim=image,
-                        a_base=base,
-                        acc_base=acc,
-                        w_base=weights.plus((g0 * self.taps + t0) * n),
+            for order, taps in enumerate(self.stream.passes):
+                low, many = start + offset, count
+                if order:
+                    low, many = taps.outputs(self.layer, self.x.h, low, many)
+                if many <= 0:
+                    continue
+                continued = keep and offset > 0 and self.history >= taps.rows - self.layer.strides[0]
+                for at, together, run in self._commands(blocks):
+                    stream = self._stream(low, many, taps, run, continued, more)
+                    stream["u0"] -= first
+                    fields = self._fields(count, block + at, together, run, taps)
+                    step.matrix.append(
+                        self.context.command(
+                            Unit.MATRIX,
+                            **stream,
+                            **fields,
+                            u_lim=image,
+                            a_base=base.plus(at * self.x.block(self.config.n) + run.x_first * self.x_pixel),
+                            acc_base=acc.plus(
+                                (at * count + low - start - offset) * self.strip.count + run.y_first
+                            ),
+                            w_base=weights.plus(at * self.w_block + self._weight(taps)),
+                        )
                     )
-                )
             how = self.p.fields(block, step) if self.p else {}
             self.drain.add(step, acc, how, start + offset, count, block, blocks)
             out.append(step)
         return out
 
-    def _stream(self, start: int, rows: int, taps: _Taps, continued: bool, more: bool) -> dict[str, int]:
+    def _commands(self, blocks: int) -> list[tuple[int, int, _Columns]]:
+        """Return the first channel block, the number of blocks and the columns of each command of a pass."""
+        if self.layer.dilations[1] == 1:
+            return [(0, blocks, run) for run in self.runs]
+        return [(at, 1, run) for at in range(blocks) for run in self.runs]
+
+    def _stream(
+        self, start: int, rows: int, taps: StreamPass, run: _Columns, continued: bool, more: bool
+    ) -> dict[str, int]:
         """Return the stream fields of a pass over `taps`; if the next tile continues it, it streams whole rows."""
-        stride, g = self.layer.strides[0], taps.rows
+        g, pitch = taps.rows, self.stream.pitch
+        stride = self.layer.strides[0] // taps.step  # stream rows per output row
         if continued:
             before, row, streamed = stride - 1, self.row, rows * stride
         else:
-            row = start * stride - self.layer.pads[0] + taps.row
-            missing = min(max(-row, 0), g - 1)  # rows above the image are zeros that precede the stream
-            row, before = row + missing, g - 1 - missing
+            row = start * self.layer.strides[0] - self.layer.pads[0] + taps.row
+            # Rows above the image are zeros that precede the stream.
+            missing = min(max(ceil_div(-row, taps.step), 0), g - 1)
+            row, before = row + missing * taps.step, g - 1 - missing
             streamed = (rows - 1) * stride + before + 1
-        lead = before * self.pitch + taps.columns - 1
-        length = streamed * self.pitch
+        lead = before * pitch + taps.columns - 1
+        length = streamed * pitch
         if not more:
-            length = (
-                (rows - 1) * stride * self.pitch + lead + (self.strip.count - 1) * self.layer.strides[1] + 1
-            )
+            length = (rows - 1) * stride * pitch + lead + (run.y_count - 1) * self.layer.strides[1] + 1
         self.row = row + streamed
         #: Rows of the stream so far, which the next tile finds in the line buffers if it continues the stream.
         self.history = streamed + (self.history if continued else 0)
@@ -623,47 +783,50 @@ class DepthwiseSteps:
             taps=taps.columns,
             groups=g,
             keep=int(continued),
-            accumulate=int(taps.row + taps.column > 0),
+            accumulate=int(taps != self.stream.passes[0]),
             a_unsigned=int(self.layer.shapes[self.layer.x].dtype == Dtype.U8),
             w_unsigned=int(self.layer.weights.dtype == np.uint8),
         )
-        return {"word": word, "u0": row, "dw_lead": lead, "dw_len": length}
+        return {"word": word, "u0": row, "u_y": taps.step, "dw_lead": lead, "dw_len": length, "dw_sy": stride}
 
-    def _fields(self, rows: int, block: int, blocks: int, tap: int) -> dict[str, int]:
-        layer, n = self.layer, self.config.n
+    def _weight(self, taps: StreamPass) -> int:
+        """Return the offset of a pass's weights within those of a channel block."""
+        return (self.kernel_rows.index(taps.row) * self.taps + taps.column) * self.config.n
+
+    def _fields(self, rows: int, block: int, blocks: int, run: _Columns, taps: StreamPass) -> dict[str, int]:
+        layer, n, across = self.layer, self.config.n, self.layer.dilations[1]
         last = block + blocks == self.blocks
+        tail = (self.channels - 1) % n + 1 if last else 0
+        # Either channel blocks or column phases are the blocks of the command.
+        walk = {"oc_count": blocks, "a_oc": self.x.block(n), "w_oc": self.w_block, "n_tail": tail}
+        walk["acc_oc"] = rows * self.strip.count
+        if across > 1:
+            walk = {"oc_count": run.count, "a_oc": self.x_pixel, "acc_oc": 1, "n_cols": tail}
         return {
+            **walk,
             "a_zp": layer.x_zp,
-            "x_count": self.pitch,
-            "oc_count": blocks,
+            "w_zp": layer.w_zp,
+            "x_count": self.stream.pitch,
             "a_u": self.x_row,
-            "a_v": self.x_pixel,
-            "a_oc": self.x.block(n),
-            "u_y": 1,
+            "a_v": across * self.x_pixel,
             "v_x": 1,
-            "v_lim": self.x.w,
-            "v0": self.strip.before + tap,
+            "v_lim": run.x_count,
+            "v0": run.before + taps.column,
             "w_row": n,
-            "w_oc": self.w_block,
-            "acc_x": 1,
+            "acc_x": across,
             "acc_y": self.strip.count,
-            "acc_oc": rows * self.strip.count,
-            "n_tail": (self.channels - 1) % n + 1 if last else 0,
-            "dw_out_w": self.strip.count,
+            "dw_out_w": run.y_count,
             "dw_sx": layer.strides[1],
-            "dw_sy": layer.strides[0],
         }
 
 
 def depthwise_steps(context: CodegenContext, layer: DepthwiseLayer) -> list[TileStep]:
     """Generate the steps of a depthwise convolution, phase by phase."""
-    if layer.dilations == (1, 1):
-        return DepthwiseSteps(context, layer).steps()
-    out = []
-    for phase in _phases(layer):
-        layouts = phase.layouts(context.layouts)
-        out += DepthwiseSteps(replace(context, layouts=layouts), phase.layer).steps()
-    return out
+    parts = [
+        (replace(context, layouts=phase.layouts(context.layouts)), phase.layer)
+        for phase in _phases(context.config, layer)
+    ]
+    return [step for part in parts or [(context, layer)] for step in DepthwiseSteps(*part).steps()]
 
 
 KIND = LayerKind(

@@ -163,6 +163,8 @@ class Epilogue:
         First channel of y that is written.
     width : int or None
         Image columns of a full tile; None: all columns.
+    block_channels : int or None
+        Channels of a block, at most N; None: N.
     """
 
     def __init__(
@@ -175,13 +177,15 @@ class Epilogue:
         columns: int,
         channel: int = 0,
         width: int | None = None,
+        block_channels: int | None = None,
     ):
         self.context, self.drain, self.images, self.channel = context, drain, y, channel
         self.select(0, 0, y[0].w if width is None else width)
-        self.n = context.config.n
+        #: Channels of a block, which are the lanes of FUSE that are in use.
+        self.lanes = block_channels or context.config.n
         self.channels = len(drain.bias)
         self.bytes = DTYPE_BYTES[drain.dtype]
-        size = rows * self.y.w * min(columns * self.n, self.channels) + self.n
+        size = rows * self.y.w * min(columns * self.lanes, self.channels) + context.config.n
         buffers = context.schedule.y_buffers
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size * self.bytes, buffers)
         self.table = None if drain.table is None else context.tables(name, drain.table)
@@ -212,8 +216,8 @@ class Epilogue:
         blocks: int,
     ) -> None:
         """Add to a step the drain of `rows` output rows from `start`, for `blocks` channel blocks from `block`."""
-        lanes = min(blocks * self.n, self.channels - block * self.n)
-        first, width = (self.channel + block * self.n) * self.bytes, lanes * self.bytes
+        lanes = min(blocks * self.lanes, self.channels - block * self.lanes)
+        first, width = (self.channel + block * self.lanes) * self.bytes, lanes * self.bytes
         pixels = rows * self.y.w
         address, pixel = (
             (self.y.address(start, 0, first), self.y.pixel) if self.y.on_chip else (self.out.next(), width)
@@ -228,13 +232,14 @@ class Epilogue:
             "d_base": address,
             "d_x": pixel,
             "d_y": self.y.row if self.y.on_chip else self.y.w * pixel,
-            "d_n": self.y.block(self.n * self.bytes),
-            "lanes_tail": (lanes - 1) % self.n + 1,
+            "d_n": self.y.block(self.lanes * self.bytes),
+            "lanes": self.lanes,
+            "lanes_tail": (lanes - 1) % self.lanes + 1,
             "zp": self.drain.zp,
             "clip_lo": self.drain.clip[0],
             "clip_hi": self.drain.clip[1],
         }
-        fields |= self._residual(step, start, pixels, self.channel + block * self.n, lanes)
+        fields |= self._residual(step, start, pixels, self.channel + block * self.lanes, lanes)
         step.fuse += [self.context.command(Unit.FUSE, **each) for each in self._parts(fields, start, rows)]
         if not self.y.on_chip:
             step.stores.append(
@@ -283,7 +288,7 @@ class Epilogue:
         walk = {
             f"{stream}_base": address,
             f"{stream}_x": pixel,
-            f"{stream}_n": self.n * self.other_bytes,
+            f"{stream}_n": self.lanes * self.other_bytes,
         }
         return {**walk, **rows, **residual.fields}
 

@@ -29,7 +29,7 @@ from compiler.layers.lowering_context import (
 )
 from compiler.layers.reduce import _TILE_CYCLES, _Tilings
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
-from compiler.layers.tiling_context import LayerContext
+from compiler.layers.tiling_context import LayerContext, sum_buffers
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word
 from compiler.util.tiles import ceil_div, cuts
@@ -110,7 +110,19 @@ class Stack:
 
 
 @identity(
-    "MatmulLayer", "a", "b", "out", "transposed", "size", "mult", "exponent", "rounding", "clip", "table"
+    "MatmulLayer",
+    "a",
+    "b",
+    "out",
+    "transposed",
+    "size",
+    "mult",
+    "exponent",
+    "rounding",
+    "clip",
+    "table",
+    "bands",
+    added=("bands",),
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MatmulLayer(Layer):
@@ -132,6 +144,9 @@ class MatmulLayer(Layer):
         Smallest and largest stored result.
     table : (256,) int16 array or None
         Lookup table applied after clipping; the zero point of `out` and `clip` then refer to the index of the table.
+    bands : tuple of (int, int)
+        First element that is not zero in each row of the left operand, and the end of these elements, if the left
+        operand is a constant, such as the weights of an interpolation; empty if all elements must be read.
     """
 
     a: Stack
@@ -144,6 +159,14 @@ class MatmulLayer(Layer):
     rounding: Rounding
     clip: tuple[int, int] = field(default=(-128, 127))
     table: NDArray[np.int16] | None = None
+    bands: tuple[tuple[int, int], ...] = ()
+
+    def inner(self, row: int, rows: int) -> tuple[int, int]:
+        """Return the first element of the inner dimension that some rows of products depend on, and their number."""
+        if not self.bands:
+            return 0, self.size[1]
+        starts, ends = zip(*self.bands[row : row + rows], strict=True)
+        return min(starts), max(max(ends) - min(starts), 1)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -181,9 +204,10 @@ def lower_matmul(low: LoweringContext) -> MatmulLayer:
     x, w, y_scale = (affine(tensor).scale for tensor in (first, second, made))
     mult, exponent = multiplier_of(low, x, w, y_scale, rounding)
     shapes = {t.name: image_of(t) for t in (a[0], b[0], y)}
+    bands = _bands(first)
     return MatmulLayer(
-        **{**low.common(), "x": a[0].name, "shapes": shapes},
-        macs=math.prod(batch) * m * n * k,
+        **{**low.common(), "x": b[0].name if first.constant else a[0].name, "shapes": shapes},
+        macs=math.prod(batch) * n * (sum(end - start for start, end in bands) if bands else m * k),
         a=_stack(a[0], strides_a, batch, first.shape, strides_a[-2]),
         b=_stack(b[0], strides_b, batch, second.shape, strides_b[-1 if transposed else -2]),
         out=replace(_stack(y, inverse, batch, made.shape, inverse[-2]), zp=affine(made).zero_point),
@@ -194,7 +218,20 @@ def lower_matmul(low: LoweringContext) -> MatmulLayer:
         rounding=rounding,
         clip=clip_range(made),
         table=_table(low),
+        bands=bands,
     )
+
+
+def _bands(tensor: Tensor) -> tuple[tuple[int, int], ...]:
+    """Return the range of the elements that are not zero in each row of a constant matrix; empty for other operands."""
+    if tensor.data is None or len(tensor.shape) != 2:
+        return ()
+    found = []
+    for row in tensor.data != affine(tensor).zero_point:
+        (places,) = np.nonzero(row)
+        found.append((int(places[0]), int(places[-1]) + 1) if places.size else (0, 0))
+    whole = (0, tensor.shape[1])
+    return () if all(each == whole for each in found) else tuple(found)
 
 
 def _table(low: LoweringContext) -> NDArray[np.int16] | None:
@@ -251,6 +288,10 @@ def matmul_tilings(context: "TilingContext", layer: MatmulLayer) -> _Tilings:
             return
 
 
+#: Number of buffers for the parts of a right operand that bands of a left operand need.
+_BAND_BUFFERS = 8
+
+
 def _matmul_tilings(context: "TilingContext", layer: MatmulLayer, depth: int) -> _Tilings:
     n, (m, k, width) = context.config.n, layer.size
     blocks, parts = ceil_div(width, n), ceil_div(ceil_div(k, n), depth)
@@ -266,6 +307,9 @@ def _matmul_tilings(context: "TilingContext", layer: MatmulLayer, depth: int) ->
         for order, resident in (("rows", True), ("rows", False), ("channels", False)):
             w_buffers = across * parts if resident else 2
             x_buffers = 2 if parts == 1 or order == "rows" else min(2, parts)
+            if layer.bands:  # the left operand stays on the chip, and small parts of the right one are loaded
+                x_buffers = down * parts
+                w_buffers = w_buffers if resident else _BAND_BUFFERS
             used = 0 if a_here else x_buffers * (rows * span + n)
             used += 0 if b_here else w_buffers * (span * broad + n)
             used += 0 if y_here else 2 * (rows * broad + n) * size
@@ -273,7 +317,8 @@ def _matmul_tilings(context: "TilingContext", layer: MatmulLayer, depth: int) ->
                 continue
             a_times = across if order == "channels" and down > 1 else 1
             b_times = down if order == "rows" and not resident and across * parts > 1 else 1
-            array = tiles * ceil_div(k, n) * columns * (max(rows, n) + 4)
+            deep = sum(ceil_div(layer.inner(row, rows)[1], n) for row in range(0, m, rows))
+            array = deep * across * columns * (max(rows, n) + 4)
             bus = 0 if a_here else a_times * m * k / n
             bus += 0 if b_here else b_times * k * blocks
             bus += 0 if y_here else m * blocks * size
@@ -290,6 +335,7 @@ def _matmul_tilings(context: "TilingContext", layer: MatmulLayer, depth: int) ->
                     order=order,
                     w_buffers=w_buffers,
                     x_buffers=x_buffers,
+                    acc_buffers=sum_buffers(context, rows * columns) if layer.bands else 2,
                     on_chip=y_here,
                 ),
             )
@@ -300,9 +346,9 @@ def matmul_tile_model(layer: MatmulLayer, s: LayerSchedule, context: LayerContex
     n, (m, k, width) = context.config.n, layer.size
     blocks, k_blocks, size = ceil_div(width, n), ceil_div(k, n), DTYPE_BYTES[layer.out.dtype]
     rows, columns, depth = min(s.rows, m), min(s.columns, blocks), min(s.depth, k_blocks)
-    parts, batches = ceil_div(k_blocks, depth), len(layer.out.starts)
+    batches, down, across = len(layer.out.starts), range(0, m, rows), range(0, blocks, columns)
+    parts = sum(ceil_div(layer.inner(row, rows)[1], depth * n) for row in down)
     a_here, b_here = (context.on_chip(stack.name) for stack in (layer.a, layer.b))
-    down, across = range(0, m, rows), range(0, blocks, columns)
 
     def tiles() -> Iterator[PipelineTile]:
         for number in range(batches):
@@ -311,32 +357,33 @@ def matmul_tile_model(layer: MatmulLayer, s: LayerSchedule, context: LayerContex
                 order = ((r, c) for c in across for r in down)
             for row, block in order:
                 high, wide = min(rows, m - row), min(columns, blocks - block)
-                for part in range(parts):
-                    deep = min(depth, k_blocks - part * depth)
-                    span = min(deep * n, k - part * depth * n)
+                length = layer.inner(row, high)[1]
+                last = ceil_div(length, depth * n) - 1
+                for part in range(last + 1):
+                    span = min(depth * n, length - part * depth * n)
+                    deep = ceil_div(span, n)
                     loads: list[tuple[str, object, float]] = []
                     if not a_here:
-                        loads.append(("x", (number, row, part), lines(high, span, layer.a.pitch, n)))
+                        stack = 0 if layer.bands else number
+                        loads.append(("x", (stack, row, part), lines(high, span, layer.a.pitch, n)))
                     broad = min(wide * n, width - block * n)
                     if not b_here:
                         across_, down_ = (span, broad) if layer.transposed else (broad, span)
-                        loads.append(("w", (number, block, part), lines(down_, across_, layer.b.pitch, n)))
-                    last, points = part == parts - 1, high * wide
+                        key = (number, block, part, row if layer.bands else 0)
+                        loads.append(("w", key, lines(down_, across_, layer.b.pitch, n)))
                     beats = lines(high, broad * size, layer.out.pitch * size, n)
                     store = 0.0 if context.y_on_chip else beats
-                    through = max(high, n)
+                    through, ends = max(high, n), part == last
                     yield PipelineTile(
                         tuple(loads),
                         wide * deep * through,
-                        points * size * last,
-                        store * last,
-                        1 + last * (2 - context.y_on_chip),
+                        high * wide * size * ends,
+                        store * ends,
+                        1 + ends * (2 - context.y_on_chip),
                     )
 
     buffers = {"x": s.x_buffers, "w": s.w_buffers}
-    return TilePipeline(
-        tiles(), batches * len(down) * len(across) * parts, buffers, s.acc_buffers, s.y_buffers
-    )
+    return TilePipeline(tiles(), batches * len(across) * parts, buffers, s.acc_buffers, s.y_buffers)
 
 
 class MatrixStack:
@@ -456,9 +503,13 @@ class MatmulSteps:
         self, starts: tuple[int, int, int], row: int, rows: int, block: int, blocks: int
     ) -> list[TileStep]:
         acc, out = self.acc.next(), []
-        for k, depth in pieces(self.k_blocks, self.depth):
+        first, length = self.layer.inner(row, rows)
+        for start, count in pieces(length, self.depth * self.n):
             step = TileStep()
-            step.matrix.append(self._matrix(step, acc, starts, (row, rows), (block, blocks), (k, depth)))
+            inner = first + start, count
+            step.matrix.append(
+                self._matrix(step, acc, starts, (row, rows), (block, blocks), inner, start > 0)
+            )
             out.append(step)
         self._drain(out[-1], acc, starts[2], (row, rows), (block, blocks))
         return out
@@ -470,10 +521,12 @@ class MatmulSteps:
         starts: tuple[int, int, int],
         rows: tuple[int, int],
         blocks: tuple[int, int],
-        depth: tuple[int, int],
+        k: tuple[int, int],
+        more: bool,
     ) -> Command:
+        """Return the command that computes, or adds to, the sums of a tile over a range of the inner dimension."""
         n, layer = self.n, self.layer
-        k, width = self._span(*depth, self.k), self._span(*blocks, self.width)
+        width = self._span(*blocks, self.width)
         if self.a.layout.on_chip:
             a, a_pitch = self.a.address(starts[0], rows[0], k[0]), self.a.pitch
         else:
@@ -486,7 +539,7 @@ class MatmulSteps:
         return self.context.command(
             Unit.MATRIX,
             word=MATRIX_WORD.pack(
-                accumulate=int(depth[0] > 0),
+                accumulate=int(more),
                 w_transpose=int(layer.transposed),
                 a_unsigned=int(layer.a.dtype == Dtype.U8),
                 w_unsigned=int(layer.b.dtype == Dtype.U8),
@@ -501,7 +554,7 @@ class MatmulSteps:
             w_ic=n if layer.transposed else n * b_pitch,
             w_oc=n * b_pitch if layer.transposed else n,
             x_count=rows[1],
-            ic_count=depth[1],
+            ic_count=ceil_div(k[1], n),
             oc_count=blocks[1],
             k_tail=(k[1] - 1) % n + 1,
             n_tail=(width[1] - 1) % n + 1,

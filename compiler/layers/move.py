@@ -1,11 +1,11 @@
 """Data movement operators (reshape, transpose, slice, concat, pad, ...) as strided copies."""
 
 import math
-from collections.abc import Hashable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from math import gcd
+from math import ceil
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -32,9 +32,9 @@ from compiler.layers.lowering_context import (
     affine,
     image_of,
 )
+from compiler.layers.permutation import BETWEEN_BUFFERS, BoxPlan, BoxSteps, Ends, Engine, line_beats, plans
 from compiler.layers.strided_copy import (
     Copy,
-    Dim,
     Rescale,
     Stretch,
     StridedCopy,
@@ -43,7 +43,7 @@ from compiler.layers.strided_copy import (
     stretches,
     transposable,
 )
-from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
+from compiler.layers.tile_pipeline import PipelineTile, TilePipeline
 from compiler.layers.tiling_context import LayerContext
 from compiler.reference.fixed_point import round_half_away
 from compiler.reference.node_invocation import Kernels, quantize_real
@@ -51,6 +51,7 @@ from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import float32_multiplier, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
 from cosim.semantics.fixed_point import scale
+from hw.config import MlaConfig
 from hw.isa.enums import DTYPE_BYTES, Dtype, Rounding
 
 if TYPE_CHECKING:
@@ -409,26 +410,113 @@ def _resize(low: LoweringContext) -> Layer:
 
 #: Cycles of a piece in addition to the transfer of its bytes.
 _PIECE_OVERHEAD = 120
+#: Minimum gain, in cycles, from which a copy is moved in boxes.
+_MIN_GAIN = 300
+#: Maximum number of buffers for tiles of sums: a round of two transpositions takes several tiles of different sizes.
+_SUM_BUFFERS = 8
+#: Bytes of a box from which every power of two is tried.
+_MANY_BYTES = 1 << 12
+
+
+def engine_of(config: MlaConfig) -> Engine:
+    """Return the properties of a machine for moves; a tile of sums fills half a bank of the accumulator."""
+    return Engine(config.n, config.fuse_rate, config.acc_rows // config.acc_banks // 2)
+
+
+def box_plans(
+    config: MlaConfig,
+    layer: MoveLayer,
+    copy: Copy,
+    most: int,
+    ends: Sequence["CopyOperand"],
+    here: Sequence[bool],
+) -> tuple[BoxPlan, ...]:
+    """Return the plans by which a copy is moved in boxes; none if lines, or blocks that LOAD transposes, are faster.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+    layer : MoveLayer
+        Layer of the copy.
+    copy : Copy
+        Copy to plan.
+    most : int
+        Maximum number of bytes of a box.
+    ends : (CopyOperand, CopyOperand)
+        Layouts of source and destination.
+    here : (bool, bool)
+        True for an end that is in the scratchpad.
+    """
+    if copy.source is None:
+        return ()
+    x, y = ends
+    size, rescale = x.size, copy.rescale is not None
+    if y.size != size or (rescale and size > 1):
+        return ()
+    read = math.prod(count for count, step, _ in copy.walk.dims if step)
+    limit = (read * (not here[0]) + copy.walk.count * (not here[1])) * size / config.n
+    now = line_cycles(config, layer, copy, here)
+    if now < limit + _MIN_GAIN:
+        return ()
+    walk = in_bytes(copy.walk.ordered(), x, y)
+    elements = Walk((*walk.dims, (size, 1, 1))).merged()
+    # Only a few sizes are tried, because each one takes a search: powers of two, and of four if they are small.
+    bits = min(most, config.sp_bytes // config.sp_banks).bit_length() - 1
+    most = 1 << (bits if 1 << bits >= _MANY_BYTES else bits & ~1)
+    found = plans(Walk(elements.dims), Ends(here[0], here[1], rescale), engine_of(config), most)
+    if not found or sum(plan.cycles for plan in found) + _MIN_GAIN > now:
+        return ()
+    return tuple(replace(plan, walk=plan.walk.shifted(walk.x, walk.y)) for plan in found)
+
+
+def line_cycles(config: MlaConfig, layer: MoveLayer, copy: Copy, here: Sequence[bool]) -> float:
+    """Return the estimated cycles of a copy that is moved as lines, or as blocks that LOAD transposes."""
+    n, walk, size = config.n, copy.walk.merged(), DTYPE_BYTES[layer.shapes[layer.y].dtype]
+    inner = len(walk.dims) - 1 if walk.dims and walk.dims[-1][1:] == (1, 1) else None
+    run = 1 if inner is None else walk.dims[inner][0]
+    fuse = walk.count // run * ceil_div(run, n) * config.fuse_rate
+    if all(here):
+        return fuse
+    load, store = _beats(n, walk, size)
+    if here[0]:
+        load, store = 0.0, store if copy.rescale else _whole(n, walk, inner, size, 2)
+    bus = (0.0 if copy.source is None else load) + (0.0 if here[1] else store)
+    return max(bus, fuse) if copy.rescale and any(here) else bus
+
+
+def from_dram(config: MlaConfig, layer: MoveLayer) -> set[str]:
+    """Return the sources that are read faster from DRAM, with transposition by LOAD, than from the scratchpad.
+
+    Loads, and the stores before them, mostly overlap with other layers, so that MATRIX transposes elements within the
+    scratchpad only if lines of the source do not begin at bus beats.
+    """
+    out = set()
+    for copy in layer.copies:
+        if copy.source is None or DTYPE_BYTES[layer.shapes[copy.source].dtype] > 1:
+            continue
+        walk = copy.walk.merged()
+        if walk.count >= _MIN_TRANSPOSED_ELEMENTS and transposable(walk):
+            ends = CopyOperand(1), CopyOperand(DTYPE_BYTES[layer.shapes[layer.y].dtype])
+            load, _ = _beats(config.n, walk, 1)
+            slow = load > _SLOW_LOAD * walk.count / config.n
+            if not slow or not box_plans(config, layer, copy, _BOX_BYTES, ends, (True, True)):
+                out.add(copy.source)
+    return out
+
+
 #: Minimum number of single elements for which block transposition by LOAD is faster than copying by FUSE.
 _MIN_TRANSPOSED_ELEMENTS = 512
+#: Relative excess of the beats of a transposing load from which elements are transposed within the scratchpad.
+_SLOW_LOAD = 1.25
+#: Bytes of a box between two tensors in the scratchpad for which the memory of a tensor is chosen.
+_BOX_BYTES = 1 << 13
 
 
-def from_dram(layer: MoveLayer) -> set[str]:
-    """Return the sources that are read faster from DRAM, with transposition by LOAD, than from the scratchpad."""
-    return {
-        copy.source
-        for copy in layer.copies
-        if copy.source is not None
-        and DTYPE_BYTES[layer.shapes[copy.source].dtype] == 1
-        and copy.walk.count >= _MIN_TRANSPOSED_ELEMENTS
-        and transposable(copy.walk.merged())
-    }
-
-
-def move_rows(n: int, layer: MoveLayer) -> int:
-    """Return the number of rows of N bytes that all copies transfer."""
+def move_rows(n: int, copies: Sequence[Copy]) -> int:
+    """Return the number of rows of N bytes that copies transfer as lines."""
     total = 0
-    for copy in layer.copies:
+    for copy in copies:
         walk = copy.walk.merged()
         run = walk.dims[-1][0] if walk.dims and walk.dims[-1][1:] == (1, 1) else 1
         both = transposable(walk)
@@ -438,65 +526,111 @@ def move_rows(n: int, layer: MoveLayer) -> int:
     return total
 
 
+def _split_copies(
+    config: MlaConfig, layer: MoveLayer, most: int, on_chip: Callable[[str], bool], y_here: bool
+) -> tuple[list[Copy], list[BoxPlan]]:
+    """Return the copies that are moved as lines, and the plans of those that are moved in boxes of `most` bytes."""
+    straight, boxed = list[Copy](), list[BoxPlan]()
+    y = CopyOperand(DTYPE_BYTES[layer.shapes[layer.y].dtype])
+    for copy in layer.copies:
+        found: tuple[BoxPlan, ...] = ()
+        if copy.source is not None:
+            x = CopyOperand(DTYPE_BYTES[layer.shapes[copy.source].dtype])
+            found = box_plans(config, layer, copy, most, (x, y), (on_chip(copy.source), y_here))
+        boxed += found
+        straight += () if found else (copy,)
+    return straight, boxed
+
+
+def _box_bytes(found: Sequence[BoxPlan], s: LayerSchedule, n: int) -> int:
+    """Return the bytes of the buffers for boxes."""
+    if not found:
+        return 0
+    loaded, between, permuted = (max(plan.sizes[i] for plan in found) + n for i in range(3))
+    return s.x_buffers * loaded + BETWEEN_BUFFERS * between + s.y_buffers * permuted + n * n
+
+
+def _line_work(context: "TilingContext", layer: MoveLayer, copy: Copy) -> float:
+    """Return the estimated cycles of a copy that is moved as lines."""
+    here = copy.source is not None and context.on_chip(copy.source)
+    return line_cycles(context.config, layer, copy, (here, context.y_on_chip))
+
+
 def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[float, LayerSchedule]]:
-    """Yield tilings whose pieces fit the scratchpad with double buffering."""
-    n, total = context.config.n, sum(copy.walk.count for copy in layer.copies)
+    """Yield tilings whose pieces and boxes fit the scratchpad with double buffering."""
+    config, n, total = context.config, context.config.n, sum(copy.walk.count for copy in layer.copies)
     size = max(DTYPE_BYTES[image.dtype] for image in layer.shapes.values())
-    buffers = 4 if any(copy.rescale for copy in layer.copies) else 2
-    work = move_rows(n, layer)
-    for rows in cuts(ceil_div(total, n)):
-        if buffers * (rows + 1) * n * size > context.free:
-            continue
-        pieces = ceil_div(total, rows * n)
-        yield (
-            max(2 * work, pieces * _PIECE_OVERHEAD) + 20 * pieces + 2 * rows,
-            LayerSchedule(rows=rows, on_chip=context.y_on_chip),
-        )
+    sums = max(min(_SUM_BUFFERS, context.acc_rows // engine_of(config).rows), 1)
+    for rows in cuts(ceil_div(total * size, n)):
+        straight, boxed = _split_copies(config, layer, rows * n, context.on_chip, context.y_on_chip)
+        schedule = LayerSchedule(rows=rows, on_chip=context.y_on_chip, acc_buffers=sums)
+        used, cycles = _box_bytes(boxed, schedule, n), sum(plan.cycles for plan in boxed)
+        if straight:
+            buffers = 4 if any(copy.rescale for copy in straight) else 2
+            used += buffers * (rows + 1) * n * size
+            left = sum(copy.walk.count for copy in straight)
+            pieces = ceil_div(left, rows * n)
+            work = sum(_line_work(context, layer, copy) for copy in straight)
+            cycles += max(work, pieces * _PIECE_OVERHEAD) + 20 * pieces + 2 * rows
+        if used <= context.free:
+            yield cycles, schedule
 
 
 def move_tile_model(layer: MoveLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
-    """Return the tile model of a move layer, whose tiles are pieces of the copies."""
-    n, total = context.config.n, sum(copy.walk.count for copy in layer.copies)
+    """Return the tile model of a move layer, whose tiles are pieces of the copies, and boxes."""
+    config, n = context.config, context.config.n
+    straight, boxed = _split_copies(config, layer, s.rows * n, context.on_chip, context.y_on_chip)
+    total = sum(copy.walk.count for copy in straight)
     pieces = ceil_div(total, min(s.rows * n, max(total, 1)))
-    here = all(context.on_chip(name) for name in layer.inputs)
+    here = all(
+        context.on_chip(copy.source) for copy in straight if copy.source not in (None, *layer.constants)
+    )
     size = DTYPE_BYTES[layer.shapes[layer.y].dtype]
-    beats = [_beats(n, copy.walk.merged(), size) for copy in layer.copies]
+    beats = [_beats(n, copy.walk.merged(), size) for copy in straight]
     load = 0.0 if here else sum(each for each, _ in beats) / max(pieces, 1)
     store = 0.0 if context.y_on_chip else sum(each for _, each in beats) / max(pieces, 1)
-    fused = here == context.y_on_chip and (here or any(copy.rescale for copy in layer.copies))
-    through = move_rows(n, layer) / max(pieces, 1) if fused else 0.0
-    tiles = (
-        PipelineTile((("x", number, load),) if load else (), 0.0, through, store, (through > 0) + (store > 0))
-        for number in range(pieces)
-    )
-    return TilePipeline(tiles, pieces, {"x": s.x_buffers}, 1, s.y_buffers)
+    fused = here == context.y_on_chip and (here or any(copy.rescale for copy in straight))
+    through = move_rows(n, straight) / max(pieces, 1) if fused else 0.0
+
+    def tiles() -> Iterator[PipelineTile]:
+        for which, plan in enumerate(boxed):
+            each = plan.work.times(1 / plan.boxes)
+            for number in range(plan.boxes):
+                loads = (("box", (which, number), each.load),) if each.load else ()
+                fuse = each.fuse / config.fuse_rate
+                yield PipelineTile(loads, each.array, fuse, each.store, ceil(each.commands))
+        for number in range(pieces):
+            loads = (("x", number, load),) if load else ()
+            yield PipelineTile(loads, 0.0, through, store, (through > 0) + (store > 0))
+
+    count = sum(plan.boxes for plan in boxed) + pieces
+    buffers = {"x": s.x_buffers, "box": s.x_buffers}
+    return TilePipeline(tiles(), count, buffers, s.acc_buffers if boxed else 1, s.y_buffers)
 
 
 def _beats(n: int, walk: Walk, size: int) -> tuple[float, float]:
     """Return the bus beats for source and destination of a walk, as contiguous lines or as blocks of n x n."""
-    both = transposable(walk)
+    both = transposable(walk) if size == 1 else None
     if both:
         return _blocks(n, walk, both[0], size, 1), _blocks(n, walk, both[1], size, 2)
     inner = len(walk.dims) - 1 if walk.dims and walk.dims[-1][1:] == (1, 1) else None
     return _whole(n, walk, inner, size, 1), _whole(n, walk, inner, size, 2)
 
 
-def _pitch(dims: list[Dim], size: int, side: int) -> int:
-    return gcd(*(dim[side] * size for dim in dims)) if dims else 0
-
-
 def _blocks(n: int, walk: Walk, inner: int, size: int, side: int) -> float:
     """Return the bus beats for lines of at most n elements along dimension `inner`."""
     length, others = walk.dims[inner][0], [dim for at, dim in enumerate(walk.dims) if at != inner]
-    count, pitch = walk.count // length, _pitch(others, size, side)
-    return lines(count * (length // n), n, pitch, n) + lines(count, length % n, pitch, n)
+    count, steps = walk.count // length, [dim[side] * size for dim in others]
+    whole, rest = divmod(length, n)
+    beats = line_beats(count * whole, n, (*steps, n), n) if whole else 0.0
+    return beats + (line_beats(count, rest, steps, n) if rest else 0.0)
 
 
 def _whole(n: int, walk: Walk, inner: int | None, size: int, side: int) -> float:
     """Return the bus beats for lines along dimension `inner`, or for single elements if it is None."""
     length = 1 if inner is None else walk.dims[inner][0]
-    others = [dim for at, dim in enumerate(walk.dims) if at != inner]
-    return lines(walk.count // max(length, 1), length * size, _pitch(others, size, side) or length * size, n)
+    others = [dim[side] * size for at, dim in enumerate(walk.dims) if at != inner]
+    return line_beats(walk.count // max(length, 1), length * size, others, n)
 
 
 @dataclass(frozen=True)
@@ -574,6 +708,9 @@ class MoveSteps:
             for name, image in layer.shapes.items()
         }
         self.y_operand = self.operands[layer.y]
+        found = [(copy, self._plans(copy)) for copy in layer.copies]
+        self.boxed = [(copy, plan) for copy, parts in found for plan in parts]
+        self.straight = [copy for copy, parts in found if not parts]
         self.batches = list(self._batches())
         self.room = max((_count(batch) for batch in self.batches), default=0)
         size = max(DTYPE_BYTES[image.dtype] for image in layer.shapes.values())
@@ -583,12 +720,37 @@ class MoveSteps:
         self.out = BufferRotation(BufferMemory.SP, f"{layer.name}.y", bytes_, min(schedule.y_buffers, count))
 
     def steps(self) -> list[TileStep]:
-        """Generate the steps of the direct copies, then those of the tiles."""
-        direct = [self._alone(copy) for copy in self.layer.copies if self._direct(copy)]
-        return direct + [
-            self._fill(batch) if batch[0][0].source is None else self._through(batch)
-            for batch in self.batches
+        """Generate the steps of the boxes, of the direct copies, and of the tiles."""
+        direct = [self._alone(copy) for copy in self.straight if self._direct(copy)]
+        return [
+            *self._boxes(),
+            *direct,
+            *(
+                self._fill(batch) if batch[0][0].source is None else self._through(batch)
+                for batch in self.batches
+            ),
         ]
+
+    def _plans(self, copy: Copy) -> tuple[BoxPlan, ...]:
+        """Return the plans of a copy that is moved in boxes."""
+        if copy.source is None:
+            return ()
+        here = self._source_layout(copy).on_chip, self.y.on_chip
+        ends = self._source(copy), self.y_operand
+        return box_plans(self.context.config, self.layer, copy, self.most, ends, here)
+
+    def _boxes(self) -> Iterator[TileStep]:
+        """Yield the steps of the copies that are moved in boxes."""
+        if not self.boxed:
+            return
+        loaded, between, permuted = (max(plan.sizes[i] for _, plan in self.boxed) for i in range(3))
+        boxes = BoxSteps(
+            self.context, self.layer.name, (loaded, between, permuted), engine_of(self.context.config)
+        )
+        for copy, plan in self.boxed:
+            dtypes = self._dtypes(copy) if copy.rescale else (Dtype.I8, Dtype.I8)
+            x = self._source_layout(copy).address()
+            yield from boxes.steps(plan, x, self.y.address(), dtypes, copy.rescale)
 
     def _source(self, copy: Copy) -> CopyOperand:
         assert copy.source is not None
@@ -617,7 +779,7 @@ class MoveSteps:
     def _batches(self) -> Iterator[_Batch]:
         """Yield batches of pieces that share a tile: consecutive pieces with equal types, conversion and memory."""
         batch: _Batch = ()
-        for copy in self.layer.copies:
+        for copy in self.straight:
             for piece in () if self._direct(copy) else self._pieces(copy):
                 more = batch and self._kind(batch[0][0]) == self._kind(copy)
                 if more and _count(batch) + piece.count <= self.most:

@@ -1,10 +1,11 @@
 """Normalizations over the last axis.
 
-A row takes three steps: its statistics, of which the reciprocal root is the last one; the normalized elements z, which
-are deviations times the reciprocal root; and the results (z + bias) * multiplier, where bias and multiplier of each
-channel represent beta and gamma. The variance is the difference of the mean square and of the squared mean, computed
-from exact integer sums. Where the rounding of this difference could matter (`sum_error`), it is the mean square of the
-deviations instead, which are scaled by a first reciprocal root.
+A row takes three passes: its sum; the reciprocal root of its variance, from the sum of squares and the sum; and the
+results (z + bias) * multiplier, where the normalized element z is a deviation times the reciprocal root, and bias and
+multiplier of each channel represent beta and gamma. Without a mean, there are two passes. The variance is the
+difference of the mean square and of the squared mean, computed from exact integer sums. Where the rounding of this
+difference could matter (`sum_error`), it is the mean square of the deviations instead, which are scaled by a first
+reciprocal root.
 """
 
 import math
@@ -29,8 +30,8 @@ from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
 from compiler.layers.layer_kind import BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
-from compiler.layers.reduce import _TILE_CYCLES, _Tilings
-from compiler.layers.tile_pipeline import ROOT_CYCLES, TilePipeline, row_tile_model
+from compiler.layers.reduce import _Tilings
+from compiler.layers.tile_pipeline import PASS_CYCLES, TilePipeline, row_tile_model
 from compiler.layers.tiling_context import LayerContext
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, halves_word, param_image, quantize_multiplier
@@ -99,8 +100,8 @@ class NormLayer(Layer):
     def passes(self) -> int:
         """Number of FUSE commands of a tile."""
         if self.unit is None:
-            return 10 if self.centred else 8
-        return 8 if self.centred else 3
+            return 9 if self.centred else 7
+        return 3 if self.centred else 2
 
 
 def lower_norm(low: LoweringContext) -> NormLayer:
@@ -260,11 +261,11 @@ def _parameters(
 
 
 def _acc_rows(blocks: int, unit: float | None) -> int:
-    """Return the accumulator rows for a row of `blocks` blocks: statistics and normalized elements.
+    """Return the accumulator rows for a row of `blocks` blocks: the statistics of each tile in progress.
 
-    Deviations that are scaled by a first root need two copies of the row, each with epsilon.
+    Deviations that are scaled by a first root also need two copies of the row, each with epsilon.
     """
-    return 1 + 2 * (blocks + 1) if unit is None else 2 + blocks
+    return 1 + 2 * (blocks + 1) if unit is None else _STATS_BUFFERS
 
 
 def _row(tensor: Tensor, columns: int) -> NDArray[np.float64]:
@@ -285,15 +286,19 @@ def norm_tilings(context: "TilingContext", layer: NormLayer) -> _Tilings:
     """Yield the tilings whose rows fit the scratchpad and the accumulator."""
     x, n = layer.shapes[layer.x], context.config.n
     total, blocks = x.h * x.w, ceil_div(x.c, n)
+    x_on_chip, y_on_chip = context.on_chip(layer.x), context.on_chip(layer.y)
+    of_row, of_pass = _row_cycles(layer, blocks, context.config), _pass_cycles(layer)
     for rows in cuts(total):
-        used = rows * 2 * x.c * (2 - context.on_chip(layer.x) - context.on_chip(layer.y)) + n
-        if used > context.free or rows * _acc_rows(blocks, layer.unit) > context.acc_rows:
-            continue
-        tiles = ceil_div(total, rows)
-        yield (
-            total * _row_cycles(layer, blocks) + tiles * layer.passes * _TILE_CYCLES + rows * blocks,
-            LayerSchedule(rows=rows, on_chip=context.on_chip(layer.y)),
-        )
+        for x_buffers in (3, 2):
+            used = rows * x.c * (x_buffers * (not x_on_chip) + 2 * (not y_on_chip)) + n
+            if used > context.free or rows * _acc_rows(blocks, layer.unit) > context.acc_rows:
+                continue
+            tiles = ceil_div(total, rows)
+            yield (
+                total * of_row + tiles * layer.passes * of_pass + rows * blocks,
+                LayerSchedule(rows=rows, x_buffers=x_buffers, on_chip=y_on_chip),
+            )
+            break
 
 
 def _chunk(blocks: int, config: MlaConfig) -> int:
@@ -301,22 +306,33 @@ def _chunk(blocks: int, config: MlaConfig) -> int:
     return blocks if blocks <= config.param_slots else config.param_slots // 2
 
 
-def _row_cycles(layer: NormLayer, blocks: int) -> int:
+def _row_cycles(layer: NormLayer, blocks: int, config: MlaConfig) -> float:
     """Return the FUSE cycles of a row.
 
-    A pass that reads the accumulator twice takes two cycles for each block, and no pass proceeds during a root.
+    Where deviations are scaled by a first root, a pass that reads the accumulator twice takes two cycles for a block.
     """
+    root = config.reciprocal_cycles(root=True)
     if layer.unit is None:
-        return (12 if layer.centred else 9) * blocks + 4 + 2 * ROOT_CYCLES
-    return 6 * blocks + 4 + ROOT_CYCLES if layer.centred else 3 * blocks + ROOT_CYCLES
+        return (11 if layer.centred else 8) * blocks + 4 + 2 * root
+    return (layer.passes - 1) * blocks + max(float(blocks), root)
+
+
+def _pass_cycles(layer: NormLayer) -> float:
+    """Return the cycles of a pass in addition to its rows; adjacent passes of different tiles do not wait."""
+    return PASS_CYCLES if layer.unit is None else _TILE_PASS
 
 
 def norm_tile_model(layer: NormLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of a normalization."""
     blocks = ceil_div(layer.shapes[layer.x].c, context.config.n)
-    return row_tile_model(layer, s, context, layer.passes, _row_cycles(layer, blocks), 0)
+    of_row = _row_cycles(layer, blocks, context.config)
+    return row_tile_model(layer, s, context, layer.passes, of_row, 0, pass_cycles=_pass_cycles(layer))
 
 
+#: Cycles of a pass in addition to its rows: passes that depend on each other are not adjacent.
+_TILE_PASS = 12
+#: Number of tiles whose statistics are in the accumulator at the same time.
+_STATS_BUFFERS = 2
 #: Bits that the squared sum of a row may lose at most.
 _MAX_DROPPED = 32
 #: Largest deviation in steps of x, and bits of a deviation, of a narrowed deviation, and of the result of the first
@@ -325,6 +341,8 @@ _MAX_DEVIATION, _WIDE, _NARROW, _AMPLITUDE = 255, 30, 17, 16
 #: Bits dropped from the squares of the second root.
 _SQUARE = 4
 _EDGE = (1 << _NARROW) - 1
+#: First of the two lanes of a row of statistics that contain the reciprocal root of the variance.
+_ROOT = 1
 
 _Fields = dict[str, int | BufferRef]
 
@@ -343,14 +361,18 @@ class NormSteps:
             CircularBuffer(BufferMemory.SP, f"{name}.x", size + self.n, schedule.x_buffers), self._load
         )
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
-        self.stats = BufferRotation(BufferMemory.ACC, f"{name}.rows", self.rows, 1)
-        #: Accumulator rows per row of the tensor: one for each block and, if the row is scaled twice, one for epsilon.
-        self.first = 0 if layer.unit is not None else 1
-        self.pitch = self.blocks + self.first
-        self.wide = BufferRotation(BufferMemory.ACC, f"{name}.wide", self.rows * self.pitch, 1)
-        more = self.rows * (1 if layer.unit is not None else self.pitch)
-        #: Sums of squares, or narrowed deviations.
-        self.more = BufferRotation(BufferMemory.ACC, f"{name}.more", more, 1)
+        by_deviations = layer.unit is None
+        #: Sum of a row in lane 0 and its reciprocal root in the lanes from _ROOT on.
+        self.stats = BufferRotation(
+            BufferMemory.ACC, f"{name}.rows", self.rows, 1 if by_deviations else _STATS_BUFFERS
+        )
+        if by_deviations:
+            #: Accumulator rows per row of the tensor: one for each block and one for epsilon.
+            self.pitch = self.blocks + 1
+            self.wide, self.narrow = (
+                BufferRotation(BufferMemory.ACC, f"{name}.{each}", self.rows * self.pitch, 1)
+                for each in ("wide", "narrow")
+            )
         #: Blocks whose parameters are loaded together.
         self.chunk = min(self.blocks, schedule.param_blocks, _chunk(self.blocks, context.config))
         self.source = context.constant(
@@ -409,37 +431,88 @@ class NormSteps:
         return layout.address(*divmod(row, layout.w))
 
     def steps(self) -> list[TileStep]:
-        """Generate the steps of all tiles."""
-        return [step for start, rows in pieces(self.total, self.rows) for step in self._tile(start, rows)]
+        """Generate the steps of all tiles.
 
-    def _tile(self, start: int, rows: int) -> list[TileStep]:
-        """Return the steps of a tile, one for each chunk of parameters, because all loads of a step come first."""
-        out = [TileStep() for _ in range(0, self.blocks, self.chunk)]
-        step = out[0]
-        x, x_pitch = self._row(self.x, start), self.x.pixel
+        The first pass over each tile is between the passes over the previous one, so that no pass waits for the end of
+        the pass before it.
+        """
+        out = [TileStep()]
+        tiles = list(pieces(self.total, self.rows))
+        ready = self._begin(out[0], *tiles[0])
+        for number, (start, rows) in enumerate(tiles):
+            if len(tiles) > 1:
+                out.append(TileStep())
+            step = out[-1]
+            image, stats = ready
+            if self.layer.unit is None:
+                source = self._by_deviations(step, rows, image, stats)
+            else:
+                if self.layer.centred:
+                    self._add(step, rows, self._root_of_variance(image, stats))
+                source = self._normalized(image, stats)
+            if number + 1 < len(tiles):
+                ready = self._begin(step, *tiles[number + 1])
+            out += self._results(step, start, rows, source)
+        return out
+
+    def _begin(self, step: TileStep, start: int, rows: int) -> tuple[_Fields, BufferRef]:
+        """Add the load and the first pass of a tile to a step; return the fields that select the tile's elements, and
+        the address of its statistics.
+        """
+        x, pitch = self._row(self.x, start), self.x.pixel
         if not self.x.on_chip:
-            x, x_pitch = self.tiles.get((start, rows), step), self.columns
-        y, y_pitch = self._row(self.y, start), self.y.pixel
+            x, pitch = self.tiles.get((start, rows), step), self.columns
+        image: _Fields = {"a_base": x, "a_u": pitch, "zp_ab": halves_word(self.layer.x_zp, 0)}
+        stats = self.stats.next()
+        if self.layer.unit is not None:
+            first = (
+                self._row_sums(image, stats) if self.layer.centred else self._root_of_squares(image, stats)
+            )
+            self._add(step, rows, first)
+        return image, stats
+
+    def _results(self, step: TileStep, start: int, rows: int, source: _Fields) -> list[TileStep]:
+        """Add the passes that convert normalized elements to results, and the store; return further steps, one for each
+        chunk of parameters but the first, because all loads of a step come first.
+
+        `source` is the fields up to the normalized elements, where `a_base` is the first block.
+        """
+        layer, n = self.layer, self.n
+        y, pitch = self._row(self.y, start), self.y.pixel
         if not self.y.on_chip:
-            y, y_pitch = self.out.next(), self.columns
-        layer = self.layer
-        image: _Fields = {"a_base": x, "a_u": x_pitch, "a_v": self.n, "zp_ab": halves_word(layer.x_zp, 0)}
-        stats, wide, more = self.stats.next(), self.wide.next(), self.more.next()
-        if layer.unit is None:
-            passes = self._by_deviations(image, stats, wide, more)
-        elif layer.centred:
-            passes = self._by_sums(image, stats, wide, more)
-        else:
-            passes = self._by_squares(image, stats, wide)
-        for fields in passes:
-            self._add(step, rows, fields)
+            y, pitch = self.out.next(), self.columns
+        out = [step, *(TileStep() for _ in range(self.chunk, self.blocks, self.chunk))]
+        base, block = source["a_base"], source["a_v"]
+        assert isinstance(base, BufferRef) and isinstance(block, int)
+        stage = FUSE_STAGE.pack(
+            post=Post.SLOT,
+            post_rounding=Rounding.EVEN,
+            d_dst=1,
+            d_dtype=layer.shapes[layer.y].dtype,
+            tail_dim=FUSE_DIMS.index("x"),
+        )
         for each, (first, count) in zip(out, pieces(self.blocks, self.chunk), strict=True):
-            self._add(each, rows, self._results(each, first, count, wide, y, y_pitch))
+            tail = {} if first + count == self.blocks else {"lanes_tail": n}
+            fields: _Fields = {
+                "a_base": base.plus(first * block),
+                "x_count": count,
+                "v_x": 1,
+                "p_base": self.p.get(first, each),
+                "p_x": 1,
+                "stage": stage,
+                "post_zp": layer.y_zp,
+                "post_lo": layer.clip[0],
+                "post_hi": layer.clip[1],
+                "d_base": y.plus(first * n),
+                "d_x": n,
+                "d_y": pitch,
+            }
+            self._add(each, rows, source | fields | tail)
         if not self.y.on_chip:
             lines = self._lines(self.y, rows, "src_y")
             target = self._row(self.y, start)
             out[-1].stores.append(self.context.command(Unit.STORE, dram=target, src=y, **lines))
-        return out
+        return out[1:]
 
     def _add(self, step: TileStep, rows: int, fields: _Fields) -> None:
         """Add a pass over `rows` rows to a step."""
@@ -450,71 +523,43 @@ class NormSteps:
         """Return the parts of the source word that select x as operand A."""
         return {"a_src": 1, "a_dtype": self.layer.shapes[self.layer.x].dtype}
 
-    def _by_sums(self, image: _Fields, stats: BufferRef, wide: BufferRef, sums: BufferRef) -> list[_Fields]:
-        """Return the passes up to the normalized elements, with the variance from the sums of elements and squares."""
+    def _row_sums(self, image: _Fields, stats: BufferRef) -> _Fields:
+        """Return the pass that writes the sum of each row, shifted so that its square need not be."""
+        assert self.layer.unit is not None
+        widened = _widened(self.columns, self.layer.unit)
+        return (
+            image
+            | self._across(0)
+            | {"src": FUSE_SRC.pack(**self._image_source()), "a_v": self.n, "d_base": stats, "d_y": 1}
+            | {"post_mult": 1 << widened, "post_shift": 31, "stage": self._sum(Post.SCALE)}
+        )
+
+    def _root_of_variance(self, image: _Fields, stats: BufferRef) -> _Fields:
+        """Return the pass that writes the reciprocal root of the variance of each row."""
         layer, columns = self.layer, self.columns
         assert layer.unit is not None
-        widened, source = _widened(columns, layer.unit), self._image_source()
         mult, shift = quantize_multiplier(layer.unit)
-        one: _Fields = {"lanes": 1, "lanes_tail": 1, "a_u": 1, "d_y": 1, "wx_count": 1}
-        row: _Fields = {"b_base": stats, "b_y": 1}
-        last = FUSE_DIMS.index("wx")
-        lane = {"lane_reduce": Reduce.SUM, "tail_dim": last}
-        dropped = _dropped(columns, layer.unit) + 2 * widened
-        return [
+        dropped = _dropped(columns, layer.unit) + 2 * _widened(columns, layer.unit)
+        source = FUSE_SRC.pack(**self._image_source(), op=Op.SQUARE, b_src=BSource.ACC, d_lane=_ROOT)
+        return (
             image
             | self._across(0)
-            | {"src": FUSE_SRC.pack(**source), "d_base": stats, "d_y": 1}
-            | {"post_mult": 1 << widened, "post_shift": 31, "stage": self._sum(Post.SCALE)},
-            # The exponent with which the sum is multiplied by itself.
-            one
-            | {"src": FUSE_SRC.pack(requant=Requant.IMM, d_lane=1), "a_base": stats, "d_base": stats}
-            | {"mult": 0, "shifts": bytes_word(31), "zp": 31 - dropped, "stage": FUSE_STAGE.pack(**lane)},
-            image
-            | self._across(0)
-            | {"src": FUSE_SRC.pack(**source, op=Op.SQUARE), "d_base": sums, "d_y": 1}
-            | {"post_mult": mult, "post_shift": shift}
-            | {"stage": self._sum(Post.SCALE, post_rounding=Rounding.SINGLE)},
-            one
-            | row
-            | {
-                "src": FUSE_SRC.pack(
-                    b_src=BSource.ACC, requant=Requant.ROW, rounding=Rounding.SINGLE, d_lane=1
-                )
-            }
-            | {"a_base": stats, "d_base": sums, "stage": FUSE_STAGE.pack(**lane)},
-            one
-            | {"src": FUSE_SRC.pack(b_src=BSource.ACC, b_bcast=1, b_lane=1, op=Op.SUB, d_lane=2)}
-            | {"a_base": sums, "b_base": sums, "b_y": 1, "d_base": stats}
-            | {"post_bias": round(layer.unit * columns * layer.epsilon), "post_shift": layer.power}
-            | {"stage": FUSE_STAGE.pack(post=Post.RSQRT, **lane)},
-            self._scaled(image, columns << widened, wide),
-            self._block(wide, 0)
-            | row
-            | self._along(0)
-            | self._to(wide, 0)
-            | {
-                "src": FUSE_SRC.pack(
-                    b_src=BSource.ACC,
-                    b_bcast=1,
-                    op=Op.SUB,
-                    requant=Requant.ROW,
-                    rq_lane=2,
-                    rounding=Rounding.SINGLE,
-                ),
-                "stage": FUSE_STAGE.pack(tail_dim=FUSE_DIMS.index("x")),
-            },
-        ]
+            | {"src": source, "a_v": self.n, "b_base": stats, "b_y": 1, "d_base": stats, "d_y": 1}
+            | {"post_mult": mult, "root_shifts": bytes_word(shift, 31 - dropped)}
+            | {"post_zp": round(layer.unit * columns * layer.epsilon), "post_shift": layer.power}
+            | {"stage": self._sum(Post.VAR_RSQRT, post_rounding=Rounding.SINGLE)}
+        )
 
-    def _by_squares(self, image: _Fields, stats: BufferRef, wide: BufferRef) -> list[_Fields]:
-        """Return the passes up to the normalized elements of a root-mean-square normalization."""
-        layer, source = self.layer, self._image_source()
+    def _root_of_squares(self, image: _Fields, stats: BufferRef) -> _Fields:
+        """Return the pass that writes the reciprocal root of the mean square of each row."""
+        layer = self.layer
         assert layer.unit is not None
-        return [
+        return (
             image
             | self._across(0)
             | {
-                "src": FUSE_SRC.pack(**source, op=Op.SQUARE, requant=Requant.IMM, d_lane=2),
+                "src": FUSE_SRC.pack(**self._image_source(), op=Op.SQUARE, requant=Requant.IMM, d_lane=_ROOT),
+                "a_v": self.n,
                 "mult": int(layer.unit),
                 "shifts": bytes_word(31),
                 "d_base": stats,
@@ -522,40 +567,33 @@ class NormSteps:
                 "post_bias": round(layer.unit * self.columns * layer.epsilon),
                 "post_shift": layer.power,
                 "stage": self._sum(Post.RSQRT),
-            },
-            image
-            | self._along(0)
-            | self._to(wide, 0)
-            | {"b_base": stats, "b_y": 1}
-            | {
-                "src": FUSE_SRC.pack(
-                    **source,
-                    b_src=BSource.ACC,
-                    requant=Requant.ROW,
-                    rq_lane=2,
-                    rounding=Rounding.SINGLE,
-                ),
-                "stage": FUSE_STAGE.pack(tail_dim=FUSE_DIMS.index("x")),
-            },
-        ]
-
-    def _scaled(self, image: _Fields, unit: int, wide: BufferRef) -> _Fields:
-        """Return the fields of the pass that multiplies x by an integer."""
-        return (
-            image
-            | self._along(0)
-            | self._to(wide, self.first)
-            | {"stage": FUSE_STAGE.pack(tail_dim=FUSE_DIMS.index("x"))}
-            | {"src": FUSE_SRC.pack(**self._image_source(), requant=Requant.IMM)}
-            | {"mult": unit, "shifts": bytes_word(31)}
+            }
         )
 
-    def _by_deviations(
-        self, image: _Fields, stats: BufferRef, wide: BufferRef, narrow: BufferRef
-    ) -> list[_Fields]:
-        """Return the passes up to the normalized elements, with the variance from deviations that are scaled twice."""
+    def _normalized(self, image: _Fields, stats: BufferRef) -> _Fields:
+        """Return the fields that multiply elements, or the deviations from the mean, by the reciprocal root."""
+        layer = self.layer
+        assert layer.unit is not None
+        deviation = {"op": Op.MUL_SUB, "b_bcast": 1} if layer.centred else {}
+        source = FUSE_SRC.pack(
+            **self._image_source(),
+            **deviation,
+            b_src=BSource.ACC,
+            requant=Requant.ROW,
+            rq_lane=_ROOT,
+            rounding=Rounding.SINGLE,
+        )
+        factor = {"mult": self.columns << _widened(self.columns, layer.unit)} if layer.centred else {}
+        return image | {"src": source, "a_v": self.n, "b_base": stats, "b_y": 1} | factor
+
+    def _by_deviations(self, step: TileStep, rows: int, image: _Fields, stats: BufferRef) -> _Fields:
+        """Add the passes that compute the variance from deviations, which are scaled twice, to a step; return the
+        fields that multiply the narrowed deviations by the reciprocal root.
+        """
         layer, n = self.layer, self.n
+        wide, narrow = self.wide.next(), self.narrow.next()
         row: _Fields = {"b_base": stats, "b_y": 1}
+        image = image | {"a_v": n}
         source = self._image_source()
         all_wide, all_narrow = self._block(wide, 0), self._block(narrow, 0)
         narrowed: _Fields = {"clip_lo": -_EDGE, "clip_hi": _EDGE}
@@ -575,9 +613,17 @@ class NormSteps:
             | to_acc
             | {"src": FUSE_SRC.pack(b_src=BSource.ACC, b_bcast=1, op=Op.SUB)}
         ]
-        return [
+        passes = [
             *(centre if layer.centred else []),
-            self._scaled(image, self.unit, wide),
+            image
+            | self._along(0)
+            | self._to(wide, 1)
+            | to_acc
+            | {
+                "src": FUSE_SRC.pack(**source, requant=Requant.IMM),
+                "mult": self.unit,
+                "shifts": bytes_word(31),
+            },
             *(less if layer.centred else []),
             image
             | self._to(wide, 0)
@@ -594,18 +640,19 @@ class NormSteps:
             },
             all_narrow | self._root(stats, self.rough, 0, _AMPLITUDE - _WIDE + _NARROW - self.rough // 2),
             all_wide | row | self._along(1) | self._to(narrow, 0) | narrowed | to_acc | {"src": scaled},
-            all_narrow | self._root(stats, _SQUARE, 2, layer.power),
+            all_narrow | self._root(stats, _SQUARE, _ROOT + 1, layer.power),
+        ]
+        for fields in passes:
+            self._add(step, rows, fields)
+        return (
             self._block(narrow, 1)
             | row
-            | self._along(0)
-            | self._to(wide, 1)
-            | to_acc
             | {
                 "src": FUSE_SRC.pack(
-                    b_src=BSource.ACC, requant=Requant.ROW, rq_lane=2, rounding=Rounding.SINGLE
+                    b_src=BSource.ACC, requant=Requant.ROW, rq_lane=_ROOT + 1, rounding=Rounding.SINGLE
                 )
-            },
-        ]
+            }
+        )
 
     def _along(self, more: int) -> _Fields:
         """Return the fields of a walk in which each block of a row is a separate point."""
@@ -639,29 +686,6 @@ class NormSteps:
             "d_y": 1,
             "stage": self._sum(Post.RSQRT),
         }
-
-    def _results(
-        self, step: TileStep, start: int, count: int, wide: BufferRef, y: BufferRef, pitch: int
-    ) -> _Fields:
-        """Return the pass that converts normalized elements to results, for `count` blocks from block `start` on."""
-        layer, n = self.layer, self.n
-        return (
-            self._block(wide, self.first + start)
-            | {"x_count": count, "v_x": 1, "p_base": self.p.get(start, step), "p_x": 1}
-            | ({} if start + count == self.blocks else {"lanes_tail": n})
-            | {
-                "src": FUSE_SRC.pack(requant=Requant.SLOT, bias_en=1, rounding=Rounding.EVEN),
-                "stage": FUSE_STAGE.pack(
-                    d_dst=1, d_dtype=layer.shapes[layer.y].dtype, tail_dim=FUSE_DIMS.index("x")
-                ),
-                "zp": layer.y_zp,
-                "clip_lo": layer.clip[0],
-                "clip_hi": layer.clip[1],
-                "d_base": y.plus(start * n),
-                "d_x": n,
-                "d_y": pitch,
-            }
-        )
 
 
 def norm_steps(context: CodegenContext, layer: NormLayer) -> list[TileStep]:

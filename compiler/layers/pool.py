@@ -1,5 +1,6 @@
 """Pooling over windows of an image."""
 
+import math
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -21,7 +22,7 @@ from compiler.commands.tile_buffers import (
 )
 from compiler.ir.identity import identity
 from compiler.layers.base import Drain, Layer
-from compiler.layers.depthwise import MAX_STRIDE, DepthwiseLayer, kernel_rows
+from compiler.layers.depthwise import MAX_STRIDE, DepthwiseLayer, stream_of
 from compiler.layers.layer_kind import BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     LoweringContext,
@@ -54,26 +55,20 @@ _TYPES = (*BYTES, "int16")
 _FITTING_WIDTHS = 4
 #: Cycles from the last point of a pass to the first point that reads its results.
 _PASS_LATENCY = 60
-#: Maximum number of different element counts of windows, each of which needs separate commands.
+#: Maximum number of kinds of windows by their elements inside the image, each of which needs separate commands.
 _MAX_COUNTS = 64
 
 
-def inside_counts(low: LoweringContext) -> set[int]:
-    """Return the different numbers of elements that windows have inside the image.
-
-    Raises
-    ------
-    UnsupportedLoweringError
-        A window has no elements inside the image, or there are too many different counts.
-    """
+def _inside_counts(low: LoweringContext) -> list[int]:
+    """Return the number of elements inside the image for each kind of windows: those of a run of rows and columns."""
     a, (_, *sizes, _), (_, *outputs, _) = low.anchor.attributes, low.x.shape, low.y.shape
     runs = [inside(*v) for v in zip(sizes, a["kernel"], a["strides"], a["pads"], outputs, strict=False)]
-    pairs = [rows[2] * columns[2] for rows, columns in product(*runs)]
-    if len(pairs) > _MAX_COUNTS or min(pairs) < 1:
-        raise UnsupportedLoweringError(
-            f"an average whose windows reach beyond the image in {len(pairs)} ways"
-        )
-    return set(pairs)
+    return [rows[2] * columns[2] for rows, columns in product(*runs)]
+
+
+def _few(counts: list[int]) -> bool:
+    """Return True if all windows have elements inside the image, and separate commands may compute each kind."""
+    return len(counts) <= _MAX_COUNTS and min(counts) >= 1
 
 
 @identity("PoolLayer", "kernel", "strides", "pads", "average", "clip", "x_zp", "scaled")
@@ -145,10 +140,14 @@ def lower_pool(low: LoweringContext) -> Layer:
     ):
         return lower_global_average(low)
     if average and taps <= 255 and low.rounding == "onnxruntime":
-        counts = {taps} if counted else inside_counts(low)
-        if _on_array(low):
-            return _sums_of_array(low, counts)
-        factors = {count: scaled(low, count)["fields"] for count in counts}
+        counts = [taps] if counted else _inside_counts(low)
+        if not _few(counts):
+            raise UnsupportedLoweringError(
+                f"an average whose windows reach beyond the image in {len(counts)} ways"
+            )
+        if sums := _sums_of_array(low, counts):
+            return sums
+        factors = {count: scaled(low, count)["fields"] for count in set(counts)}
         return PoolLayer(
             **low.common(), **window, clip=clip_range(low.y), x_zp=affine(low.x).zero_point, scaled=factors
         )
@@ -161,43 +160,28 @@ def lower_pool(low: LoweringContext) -> Layer:
         raise UnsupportedLoweringError(
             f"an average must not count padding and must be over at most 255 elements, here {taps}"
         )
-    if average and _on_array(low):
-        return _sums_of_array(low, inside_counts(low))
+    if average and _few(counts := _inside_counts(low)) and (sums := _sums_of_array(low, counts)):
+        return sums
     return PoolLayer(**low.common(), **window, clip=clip_range(low.y))
 
 
-def _on_array(low: LoweringContext) -> bool:
-    """Return True if MATRIX adds the bytes of all windows in fewer cycles than FUSE, one element at a time."""
-    a, (_, h, w, _), (_, out_h, out_w, _) = low.anchor.attributes, low.x.shape, low.y.shape
-    (kernel_h, kernel_w), (down, across) = a["kernel"], a["strides"]
-    if low.x.dtype not in BYTES or max(down, across) > MAX_STRIDE:
-        return False
-    runs = [
-        inside(*v) for v in zip((h, w), a["kernel"], a["strides"], a["pads"], (out_h, out_w), strict=False)
-    ]
-    if len(runs[0]) * len(runs[1]) > _MAX_COUNTS or min(run[2] for each in runs for run in each) < 1:
-        return False
-    pitch = max((out_w - 1) * across + kernel_w, w + a["pads"][1])
-    rows = kernel_rows(low.config, a["kernel"], pitch)
-    passes = ceil_div(kernel_h, rows) * ceil_div(kernel_w, low.config.n)
-    streamed = passes * ((out_h - 1) * down + rows) * pitch
-    return streamed < out_h * out_w * kernel_h * kernel_w
-
-
-def _sums_of_array(low: LoweringContext, counts: set[int]) -> DepthwiseLayer:
+def _sums_of_array(low: LoweringContext, counts: list[int]) -> DepthwiseLayer | None:
     """Lower an average to a depthwise convolution whose weights are 1; `counts` are the elements of the windows.
 
     LiteRT's kernels divide the sum of the stored integers; onnxruntime's result is a scaled sum of differences from
-    the zero point.
+    the zero point. The result is None unless MATRIX adds the bytes of all windows in fewer cycles than FUSE, one
+    element at a time.
     """
     a, channels, clip = low.anchor.attributes, low.x.shape[3], clip_range(low.y)
+    if low.x.dtype not in BYTES or max(a["strides"]) > MAX_STRIDE:
+        return None
     zero, result, rounding = 0, 0, Rounding.AWAY
     if low.rounding == "onnxruntime":
         zero, result, rounding = affine(low.x).zero_point, affine(low.y).zero_point, Rounding.EVEN
-        fields = {count: scaled(low, count)["fields"] for count in counts}
+        fields = {count: scaled(low, count)["fields"] for count in set(counts)}
         factors = {count: (each["post_mult"], each["post_shift"]) for count, each in fields.items()}
     else:
-        factors = {count: reciprocal(count) for count in counts}
+        factors = {count: reciprocal(count) for count in set(counts)}
     mult, exponent = (np.full(channels, each, np.int64) for each in factors[max(counts)])
     drain = Drain(
         np.zeros(channels, np.int64),
@@ -208,7 +192,7 @@ def _sums_of_array(low: LoweringContext, counts: set[int]) -> DepthwiseLayer:
         rounding,
         low.common()["shapes"][low.y.name].dtype,
     )
-    return DepthwiseLayer(
+    layer = DepthwiseLayer(
         **low.common(),
         weights=np.ones((*a["kernel"], channels), np.int8),
         drain=drain,
@@ -216,8 +200,12 @@ def _sums_of_array(low: LoweringContext, counts: set[int]) -> DepthwiseLayer:
         pads=a["pads"],
         x_zp=zero,
         batch=low.x.shape[0],
-        counts=factors if len(counts) > 1 else {},
+        counts=factors if len(factors) > 1 else {},
     )
+    (x, y), (down, _) = images(layer), a["strides"]
+    stream = stream_of(low.config, layer, x.w, y.w, y.w)
+    rows = sum((y.h - 1) * (down // each.step) + each.rows for each in stream.passes)
+    return layer if rows * stream.pitch < y.h * y.w * math.prod(a["kernel"]) else None
 
 
 #: Maximum number of rows and columns of a tile, whose coordinates have 16 bits with a sign.

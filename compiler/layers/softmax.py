@@ -4,24 +4,27 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Tables, TileBuffers, pieces
 from compiler.ir.identity import identity
-from compiler.kernel_library.reduce import TABLE_BIAS, softmax_tables
+from compiler.kernel_library.reduce import LOW_BITS, exponential_parts, softmax_tables
 from compiler.layers.base import Layer
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
-from compiler.layers.tile_pipeline import RECIPROCAL_CYCLES, TilePipeline, row_tile_model
+from compiler.layers.tile_pipeline import PASS_CYCLES, TilePipeline, row_tile_model
 from compiler.layers.tiling_context import TILE_CYCLES, LayerContext, TilingContext, Tilings
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div, cuts
+from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
-from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Rounding, Unit
+from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Rounding, Unit
 
 _Fields = dict[str, int | BufferRef]
 
 
-@identity("SoftmaxLayer", "scale", "step", "y_zp", "clip", "tables", "centred", added=("tables", "centred"))
+@identity("SoftmaxLayer", "scale", "step", "y_zp", "clip", "centred", added=("centred",))
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SoftmaxLayer(Layer):
     """Softmax over the channels of each pixel.
@@ -34,8 +37,6 @@ class SoftmaxLayer(Layer):
         Scale and zero point of the result.
     clip : (int, int)
         Smallest and largest stored result.
-    tables : int
-        Number of tables that hold an exponential: 2, or 1 for an approximation.
     centred : bool
         True if the maximum of the row is subtracted from each element; False for an approximation.
     """
@@ -44,18 +45,17 @@ class SoftmaxLayer(Layer):
     step: float
     y_zp: int
     clip: tuple[int, int]
-    tables: int = 2
     centred: bool = True
 
     @property
     def exact(self) -> bool:
         """True unless the layer is an approximation."""
-        return self.tables == 2 and self.centred
+        return self.centred
 
     @property
     def passes(self) -> int:
-        """Number of FUSE passes over the elements of a row."""
-        return self.centred + self.tables + 2
+        """Number of FUSE passes over the elements of a row: its maximum, its sum and its results."""
+        return self.centred + 2
 
 
 #: Maximum number of elements of a row, so that the sum of the high parts of the exponentials fits int32.
@@ -88,10 +88,9 @@ def lower_softmax(low: LoweringContext) -> Layer:
         raise UnsupportedLoweringError(
             f"steps of a probability must be within {_MIN_SCALE:.2g}..1, not {y.scale:.3g}"
         )
-    form = {each: a[each] for each in ("tables", "centred") if each in a}
     return SoftmaxLayer(
         **low.common(),
-        **form,
+        centred=low.anchor.op == "softmax",
         scale=a["beta"] * affine(x).scale,
         step=y.scale,
         y_zp=y.zero_point,
@@ -103,52 +102,80 @@ def softmax_tilings(context: TilingContext, layer: SoftmaxLayer) -> Tilings:
     """Yield the tilings of a softmax that fit, with parts of a row only if whole rows do not fit."""
     n, x = context.config.n, layer.shapes[layer.x]
     total, blocks = x.h * x.w, ceil_div(x.c, n)
-    moved = 2 * (2 - context.x_on_chip - context.y_on_chip)
-    passes, low = layer.passes, 2 * (layer.tables == 2)
+    on_chip = context.y_on_chip
     found = False
+    of_row = _row_cycles(layer, blocks, context.config)
     for rows in cuts(total) if x.c <= MAX_SAME_UNIT else ():
-        used = rows * (low * blocks * n + moved * x.c)
-        if used > context.free or rows * (1 + blocks) > context.acc_rows:
-            continue
-        tiles, found = ceil_div(total, rows), True
-        yield (
-            total * blocks * passes + tiles * passes * TILE_CYCLES + rows * blocks,
-            LayerSchedule(rows=rows, on_chip=context.y_on_chip),
-        )
+        for x_buffers in (3, 2):
+            used = rows * x.c * (x_buffers * (not context.x_on_chip) + 2 * (not on_chip)) + n
+            if used > context.free or _STATS_BUFFERS * rows > context.acc_rows:
+                continue
+            tiles, found = ceil_div(total, rows), True
+            yield (
+                total * of_row + tiles * layer.passes * _TILE_PASS + rows * blocks,
+                LayerSchedule(rows=rows, x_buffers=x_buffers, on_chip=on_chip),
+            )
+            break
+    moved = 2 * (2 - context.x_on_chip - on_chip)
     for columns in cuts(blocks) if context.alone and not found else ():
         parts = ceil_div(blocks, columns)
-        if (low + moved) * columns * n > context.free or columns + 3 * parts + _TOTALS > context.acc_rows:
+        if moved * columns * n + n > context.free or 3 * parts + _TOTALS > context.acc_rows:
             continue
+        passes = layer.passes + (x.c > MAX_SAME_UNIT)
         yield (
-            total * (blocks * (passes + 1) + parts * (passes + 1) * TILE_CYCLES) + columns,
-            LayerSchedule(rows=1, columns=columns, on_chip=context.y_on_chip),
+            total * (blocks * passes + parts * passes * TILE_CYCLES) + columns,
+            LayerSchedule(rows=1, columns=columns, on_chip=on_chip),
         )
+
+
+def _row_cycles(layer: SoftmaxLayer, blocks: int, config: MlaConfig) -> float:
+    """Return the FUSE cycles of a row."""
+    return (layer.passes - 1) * blocks + max(float(blocks), config.reciprocal_cycles(root=False))
 
 
 def softmax_tile_model(layer: SoftmaxLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of a softmax."""
-    blocks = ceil_div(layer.shapes[layer.x].c, context.config.n)
-    # Reads of the exponentials of two tables, and of the results, whose factor is also read from the accumulator.
-    rows = layer.centred + (4 if layer.tables == 2 else 1) + 2
-    if s.columns < blocks or layer.shapes[layer.x].c > MAX_SAME_UNIT:
-        passes = (layer.passes + 1) * ceil_div(blocks, s.columns)
-        of_row = (rows + 1) * blocks + RECIPROCAL_CYCLES
-        return row_tile_model(layer, replace(s, rows=1), context, passes, of_row, layer.tables)
-    of_row = rows * blocks + max(blocks, RECIPROCAL_CYCLES)
-    return row_tile_model(layer, s, context, layer.passes, of_row, layer.tables)
+    columns = layer.shapes[layer.x].c
+    blocks = ceil_div(columns, context.config.n)
+    if s.columns < blocks or columns > MAX_SAME_UNIT:
+        passes = layer.passes + (columns > MAX_SAME_UNIT)
+        parts = ceil_div(blocks, s.columns)
+        # The passes of a part wait for each other, and those of a row for its reciprocal.
+        of_row = passes * (blocks + parts * PASS_CYCLES) + context.config.reciprocal_units * (
+            context.config.reciprocal_cycles(root=False)
+        )
+        return row_tile_model(
+            layer, replace(s, rows=1), context, passes * parts, of_row, _table_count(columns)
+        )
+    of_row = _row_cycles(layer, blocks, context.config)
+    return row_tile_model(
+        layer, s, context, layer.passes, of_row, _table_count(columns), pass_cycles=_TILE_PASS
+    )
 
 
+def _table_count(columns: int) -> int:
+    """Return the number of tables: two for the halves of exponentials, and two for the sums of long rows."""
+    return 2 if columns <= MAX_SAME_UNIT else 4
+
+
+#: Cycles of a pass in addition to its rows: passes that depend on each other are not adjacent.
+_TILE_PASS = 12
+#: Number of tiles whose maxima and reciprocals are in the accumulator at the same time.
+_STATS_BUFFERS = 2
 #: Largest element of the input by its type.
 _LARGEST = {Dtype.I8: 127, Dtype.U8: 255}
-#: Number of accumulator rows for a row in parts: scaled sums of high and low bits, their sum, and the maximum.
-_TOTALS = 4
+#: Number of accumulator rows for a row in parts: scaled sums of high and low bits, and the maximum.
+_TOTALS = 3
 #: Bits by which the sums of the low bits of a part are rounded, if the sum of the row is rounded.
 _PART_BITS = 8
-_LOW_BITS = 15
 
 
 class SoftmaxSteps:
-    """Code generator of a softmax over the last dimension; a tile consists of some rows."""
+    """Code generator of a softmax over the last dimension; a tile consists of some rows.
+
+    A row takes three passes: its maximum, the reciprocal of the sum of its exponentials, and the results, for which the
+    exponentials are looked up again.
+    """
 
     def __init__(self, context: CodegenContext, layer: SoftmaxLayer):
         self.context, self.layer, self.n = context, layer, context.config.n
@@ -160,24 +187,22 @@ class SoftmaxSteps:
         self.part = min(schedule.columns, self.blocks)
         self.in_parts = self.part < self.blocks or self.cols > MAX_SAME_UNIT
         self.rows = 1 if self.in_parts else min(schedule.rows, self.total)
-        row = self.part * self.n
+        size = self.rows * min(self.part * self.n, self.cols)
         if not self.x.on_chip:
-            buffer = CircularBuffer(
-                BufferMemory.SP, f"{name}.x", self.rows * min(row, self.cols) + self.n, schedule.x_buffers
-            )
+            buffer = CircularBuffer(BufferMemory.SP, f"{name}.x", size + self.n, schedule.x_buffers)
             self.tiles = TileBuffers(buffer, self._load)
-        size = self.rows * min(row, self.cols)
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
-        self.low = None
-        if layer.tables == 2:
-            self.low = BufferRotation(BufferMemory.SP, f"{name}.low", self.rows * row * 2, 1)
-        self.stats = BufferRotation(BufferMemory.ACC, f"{name}.rows", self.rows, 1)
-        self.exps = BufferRotation(BufferMemory.ACC, f"{name}.exp", self.rows * self.part, 1)
+        self.stats = BufferRotation(
+            BufferMemory.ACC, f"{name}.rows", self.rows, 1 if self.in_parts else _STATS_BUFFERS
+        )
         parts = ceil_div(self.blocks, self.part)
         self.sums = BufferRotation(BufferMemory.ACC, f"{name}.sums", 3 * parts + _TOTALS - 1, 1)
         unit = self.cols if self.cols <= MAX_SAME_UNIT else 1
         largest = None if layer.centred else _LARGEST[layer.shapes[layer.x].dtype]
-        self.tables = Tables(context, name, softmax_tables(layer.scale, unit, layer.tables, largest))
+        tables = softmax_tables(layer.scale, unit, largest)
+        if _table_count(self.cols) > 2:
+            tables = np.concatenate([tables, exponential_parts(layer.scale, unit, largest)])
+        self.tables = Tables(context, name, tables)
         #: Bits by which the sum is rounded, so that it fits int32.
         self.rounded = 0 if self.cols <= MAX_SAME_UNIT else (self.cols - 1).bit_length() - 1
 
@@ -190,29 +215,44 @@ class SoftmaxSteps:
         """Generate the steps of all tiles."""
         if self.in_parts:
             return [step for row in range(self.total) for step in self._row(row)]
-        return [self._tile(start, rows) for start, rows in pieces(self.total, self.rows)]
+        return self._tiles()
 
     def _source(self, step: TileStep, start: int, count: int) -> BufferRef:
         """Return the address of `count` elements of x from element `start`."""
         return self.x.address().plus(start) if self.x.on_chip else self.tiles.get((start, count), step)
 
-    def _tile(self, start: int, rows: int) -> TileStep:
-        step = TileStep()
+    def _tiles(self) -> list[TileStep]:
+        """Return the steps of tiles of whole rows.
+
+        The maxima of each tile are computed between the sums and the results of the previous tile, so that no pass
+        waits for the end of the pass before it.
+        """
+        out = [TileStep()]
+        tiles = list(pieces(self.total, self.rows))
+        ready = self._begin(out[0], *tiles[0])
+        for number, (start, rows) in enumerate(tiles):
+            step = out[-1] if number == 0 and len(tiles) == 1 else TileStep()
+            if step is not out[-1]:
+                out.append(step)
+            x, stats = ready
+            across = self._across(x, rows, self.blocks) | self._less(stats, _RECIPROCAL)
+            summed = self._exponentials(step, reduce=Reduce.SUM, lane_reduce=Reduce.SUM, post=Post.RECIP)
+            self._add(step, self.cols, across | summed | self._reciprocal(stats))
+            if number + 1 < len(tiles):
+                ready = self._begin(step, *tiles[number + 1])
+            self._results(step, start * self.cols, rows, self.cols, x, stats)
+        return out
+
+    def _begin(self, step: TileStep, start: int, rows: int) -> tuple[BufferRef, BufferRef]:
+        """Add the load and the maxima of a tile to a step; return the addresses of the elements and of the maxima."""
         x = self._source(step, start * self.cols, rows * self.cols)
-        stats, exps = self.stats.next(), self.exps.next()
-        sums = {"wx_count": self.blocks, "v_wx": 1, "a_base": exps, "a_u": self.blocks, "a_v": 1}
-        passes = [
-            *([self._maximum(x, rows, self.blocks, stats)] if self.layer.centred else []),
-            *self._exponentials(step, x, rows, self.blocks, stats, exps),
-            *self._reciprocals(rows, sums, stats, stats),
-        ]
-        tail = {"lanes_tail": (self.cols - 1) % self.n + 1}
-        step.fuse += [self.context.command(Unit.FUSE, **(tail | fields)) for fields in passes]
-        self._results(step, start * self.cols, rows, self.cols, exps, stats)
-        return step
+        stats = self.stats.next()
+        if self.layer.centred:
+            self._add(step, self.cols, self._maximum(x, rows, self.blocks, stats))
+        return x, stats
 
     def _row(self, row: int) -> list[TileStep]:
-        """Return the steps of a row in parts: the maximum, the sums of low and high bits, and the results."""
+        """Return the steps of a row in parts: the maximum, the sum and its reciprocal, and the results."""
         n, start = self.n, row * self.cols
         stats, sums = self.stats.next(), self.sums.next()
         parts = [
@@ -220,10 +260,6 @@ class SoftmaxSteps:
             for first, blocks in pieces(self.blocks, self.part)
         ]
         count = len(parts)
-        low_sums, high_sums, totals = (sums.plus(i * count) for i in (1, 2, 3))
-        # The sums of each table, with the power of two by which their total is multiplied.
-        dropped = self.rounded - _PART_BITS if self.rounded else 0
-        held = [(low_sums, -dropped), (high_sums, _LOW_BITS - self.rounded)][: self.layer.tables]
         out = []
         for number, (first, width, blocks) in enumerate(parts if self.layer.centred else ()):
             step = TileStep()
@@ -233,16 +269,46 @@ class SoftmaxSteps:
         if self.layer.centred:
             maximum = FUSE_STAGE.pack(reduce=Reduce.MAX, lane_reduce=Reduce.MAX)
             self._add(out[-1], 1, self._column(sums, count) | {"d_base": stats, "stage": maximum})
+        if self.rounded:
+            out += self._rounded_sums(parts, sums, stats)
+        else:
+            for number, (first, width, blocks) in enumerate(parts):
+                step = TileStep()
+                x = self._source(step, first, width)
+                summed = self._exponentials(step, reduce=Reduce.SUM, lane_reduce=Reduce.SUM)
+                self._add(
+                    step,
+                    width,
+                    self._across(x, 1, blocks) | self._less(stats) | summed | {"d_base": sums.plus(number)},
+                )
+                out.append(step)
+            self._add(out[-1], 1, self._column(sums, count) | self._reciprocal(stats) | _SUM_TO_RECIPROCAL)
+        for first, width, _ in parts:
+            step = TileStep()
+            x = self._source(step, first, width)
+            self._results(step, first, 1, width, x, stats)
+            out.append(step)
+        return out
+
+    def _rounded_sums(
+        self, parts: list[tuple[int, int, int]], sums: BufferRef, stats: BufferRef
+    ) -> list[TileStep]:
+        """Return the steps that add the low and the high bits of the exponentials of a long row, round both sums to a
+        common unit, and compute the reciprocal of the total.
+        """
+        count = len(parts)
+        low_sums, high_sums, totals = (sums.plus(i * count) for i in (1, 2, 3))
+        # The sums of each table, with the power of two by which their total is multiplied.
+        held = [(low_sums, _PART_BITS - self.rounded), (high_sums, LOW_BITS - self.rounded)]
+        out = []
         for number, (first, width, blocks) in enumerate(parts):
             step = TileStep()
             x = self._source(step, first, width)
             for table, (base, _) in enumerate(held):
-                scale = _power_of_two(-_PART_BITS) if self.rounded and not table else {}
-                if self.layer.tables == 1:
-                    scale = _power_of_two(0) | {"post_bias": TABLE_BIAS * width}
+                scale = {} if table else _power_of_two(-_PART_BITS)
                 word = self.tables.word(
                     step,
-                    table,
+                    2 + table,
                     table=1,
                     reduce=Reduce.SUM,
                     lane_reduce=Reduce.SUM,
@@ -256,16 +322,7 @@ class SoftmaxSteps:
         for number, (base, bits) in enumerate(held):
             total = _power_of_two(bits) | {"d_base": totals.plus(number), "stage": scaled}
             self._add(out[-1], 1, self._column(base, count) | total)
-        for fields in self._reciprocals(1, self._column(totals, len(held)), stats, totals.plus(2)):
-            self._add(out[-1], 1, fields)
-        for first, width, blocks in parts:
-            step = TileStep()
-            exps = self.exps.next()
-            x = self._source(step, first, width)
-            for fields in self._exponentials(step, x, 1, blocks, stats, exps):
-                self._add(step, width, fields)
-            self._results(step, first, 1, width, exps, stats)
-            out.append(step)
+        self._add(out[-1], 1, self._column(totals, len(held)) | self._reciprocal(stats) | _SUM_TO_RECIPROCAL)
         return out
 
     def _add(self, step: TileStep, width: int, fields: _Fields) -> None:
@@ -280,133 +337,84 @@ class SoftmaxSteps:
 
     def _across(self, x: BufferRef, rows: int, blocks: int) -> _Fields:
         """Return the walk of a reduction over some rows of x."""
-        counts = {"y_count": rows, "wx_count": blocks, "u_y": 1, "v_wx": 1}
+        counts = {"y_count": rows, "wx_count": blocks, "u_y": 1, "v_wx": 1, "d_y": 1}
         return counts | {"a_base": x, "a_u": self.cols, "a_v": self.n}
 
     def _maximum(self, x: BufferRef, rows: int, blocks: int, to: BufferRef) -> _Fields:
         """Return the fields of the pass that computes the maximum of each row."""
         stage = FUSE_STAGE.pack(reduce=Reduce.MAX, lane_reduce=Reduce.MAX, tail_dim=FUSE_DIMS.index("wx"))
         source = FUSE_SRC.pack(a_src=1, a_dtype=self.layer.shapes[self.layer.x].dtype)
-        return self._across(x, rows, blocks) | {"src": source, "d_base": to, "d_y": 1, "stage": stage}
+        return self._across(x, rows, blocks) | {"src": source, "d_base": to, "stage": stage}
 
-    def _less(self, stats: BufferRef, rounding: Rounding = Rounding.DOUBLE) -> _Fields:
-        """Return the fields that subtract the maximum of the row from each element, if the layer is centred."""
-        dtype = self.layer.shapes[self.layer.x].dtype
-        if not self.layer.centred:
-            return {"src": FUSE_SRC.pack(a_src=1, a_dtype=dtype, rounding=rounding)}
+    def _less(self, stats: BufferRef, d_lane: int = 0) -> _Fields:
+        """Return the fields that subtract the maximum of the row from each element, if the layer is centred, and that
+        select the reciprocal of the row's sum; a reduced result is written to lane `d_lane`.
+        """
         source = FUSE_SRC.pack(
-            a_src=1, a_dtype=dtype, b_src=BSource.ACC, b_bcast=1, op=Op.SUB, rounding=rounding
+            a_src=1,
+            a_dtype=self.layer.shapes[self.layer.x].dtype,
+            b_src=BSource.ACC,
+            b_bcast=1,
+            op=Op.SUB if self.layer.centred else Op.PASS,
+            rq_lane=_RECIPROCAL,
+            d_lane=d_lane,
         )
         return {"src": source, "b_base": stats, "b_y": 1}
 
-    def _exponentials(
-        self,
-        step: TileStep,
-        x: BufferRef,
-        rows: int,
-        blocks: int,
-        stats: BufferRef,
-        exps: BufferRef,
-    ) -> list[_Fields]:
-        """Return the fields of the passes that compute the exponentials: low bits first, then the sum of both parts."""
-        n, last = self.n, FUSE_DIMS.index("x")
-        image = {"y_count": rows, "x_count": blocks, "u_y": 1, "v_x": 1}
-        image |= {"a_base": x, "a_u": self.cols, "a_v": n}
-        to = {"d_base": exps, "d_x": 1, "d_y": blocks}
-        if self.low is None:
-            word = self.tables.word(step, 0, table=1, post=Post.SCALE, tail_dim=last)
-            return [
-                image | self._less(stats) | to | _power_of_two(0) | {"post_bias": TABLE_BIAS, "stage": word}
-            ]
-        low = self.low.next()
-        return [
-            image
-            | self._less(stats)
-            | {
-                "d_base": low,
-                "d_x": 2 * n,
-                "d_y": 2 * n * blocks,
-                "stage": self.tables.word(step, 0, table=1, d_dst=1, d_dtype=Dtype.I16, tail_dim=last),
-            },
-            image
-            | self._less(stats, Rounding.SINGLE)
-            | to
-            | {
-                "r_base": low,
-                "r_x": 2 * n,
-                "r_y": 2 * n * blocks,
-                "x_mult": 1 << _LOW_BITS,
-                "r_mult": 1,
-                "o_mult": 1,
-                "r_shifts": 31 << 16,
-                "stage": self.tables.word(
-                    step, 1, table=1, residual=1, r_dtype=Dtype.I16, r_raw=1, tail_dim=last
-                ),
-            },
-        ]
+    def _exponentials(self, step: TileStep, **parts: int) -> _Fields:
+        """Return the fields that look up the exponentials, in a pass whose stages have the given other parts."""
+        dim = "wx" if "reduce" in parts else "x"
+        word = self.tables.word(step, table=1, table_wide=1, tail_dim=FUSE_DIMS.index(dim), **parts)
+        return {"stage": word}
+
+    def _reciprocal(self, stats: BufferRef) -> _Fields:
+        """Return the fields that write the reciprocal of the row's sum times the result's scale."""
+        bits = math.ceil(math.log2(self.layer.step))
+        part = self.layer.step / 2.0**bits
+        fields: _Fields = {"d_base": stats, "post_shift": -bits - self.rounded}
+        return fields if part == 1 else fields | {"post_mult": round(part * (1 << 31))}
 
     def _results(
-        self, step: TileStep, start: int, rows: int, width: int, exps: BufferRef, stats: BufferRef
+        self, step: TileStep, start: int, rows: int, width: int, x: BufferRef, stats: BufferRef
     ) -> None:
         """Add the pass and the store of the results; `start` is the index of the first element in the tensor."""
         n, blocks = self.n, ceil_div(width, self.n)
         y = self.y.address().plus(start) if self.y.on_chip else self.out.next()
-        rounding = FUSE_SRC.pack(b_src=BSource.ACC, requant=Requant.ROW, rq_lane=1, rounding=Rounding.EVEN)
-        out = self.layer.shapes[self.layer.y].dtype
+        found = self._exponentials(
+            step,
+            post=Post.ROW,
+            post_rounding=Rounding.EVEN,
+            d_dst=1,
+            d_dtype=self.layer.shapes[self.layer.y].dtype,
+        )
         fields: _Fields = {
             "y_count": rows,
             "x_count": blocks,
             "u_y": 1,
             "v_x": 1,
-            "src": rounding,
-            "a_base": exps,
-            "a_u": blocks,
-            "a_v": 1,
-            "b_base": stats,
-            "b_y": 1,
-            "zp": self.layer.y_zp,
+            "a_base": x,
+            "a_u": self.cols,
+            "a_v": n,
+            "post_zp": self.layer.y_zp,
+            "post_lo": self.layer.clip[0],
+            "post_hi": self.layer.clip[1],
             "d_base": y,
             "d_x": n,
-            "clip_lo": self.layer.clip[0],
-            "clip_hi": self.layer.clip[1],
             "d_y": self.cols,
-            "stage": FUSE_STAGE.pack(d_dst=1, d_dtype=out, tail_dim=FUSE_DIMS.index("x")),
         }
-        self._add(step, width, fields)
+        self._add(step, width, fields | self._less(stats) | found)
         if not self.y.on_chip:
             target = self.y.address().plus(start)
             step.stores.append(self.context.command(Unit.STORE, dram=target, src=y, len=rows * width))
 
-    def _reciprocals(self, rows: int, sums: _Fields, stats: BufferRef, scaled_to: BufferRef) -> list[_Fields]:
-        """Return the fields of the passes that compute the reciprocal of each row's sum times the result's scale.
 
-        `sums` is the walk over the terms of the sum; a sum that must be multiplied by a factor is written to
-        `scaled_to`.
-        """
-        bits = math.ceil(math.log2(self.layer.step))
-        part = self.layer.step / 2.0**bits
-        tail = FUSE_DIMS.index("wx")
-        whole = {"y_count": rows, "u_y": 1, "d_y": 1}
-        row = whole | sums
-        inverse = {
-            "d_base": stats,
-            "src": FUSE_SRC.pack(d_lane=1),
-            "post_shift": -bits - self.rounded,
-            "stage": FUSE_STAGE.pack(
-                reduce=Reduce.SUM, lane_reduce=Reduce.SUM, post=Post.RECIP, tail_dim=tail
-            ),
-        }
-        if part == 1:
-            return [row | inverse]
-        scaled = FUSE_STAGE.pack(reduce=Reduce.SUM, lane_reduce=Reduce.SUM, post=Post.SCALE, tail_dim=tail)
-        scaling = {
-            "d_base": scaled_to,
-            "post_mult": round(part * (1 << 31)),
-            "post_shift": 0,
-            "stage": scaled,
-        }
-        again = whole | {"wx_count": 1, "a_base": scaled_to, "a_u": 1, "lanes_tail": 1}
-        return [row | scaling, again | inverse]
+#: First of the two lanes of a row of statistics that contain the reciprocal of the sum; lane 0 contains the maximum.
+_RECIPROCAL = 1
+#: Fields of a pass that adds the sums in a column and computes the reciprocal of the total.
+_SUM_TO_RECIPROCAL: _Fields = {
+    "src": FUSE_SRC.pack(d_lane=_RECIPROCAL),
+    "stage": FUSE_STAGE.pack(reduce=Reduce.SUM, lane_reduce=Reduce.SUM, post=Post.RECIP),
+}
 
 
 def _power_of_two(bits: int) -> _Fields:

@@ -306,7 +306,7 @@ class StridedCopy:
     ) -> Iterator[Command]:
         n, rows = self.n, ceil_div(length, self.n)
         inner, starts = _command_dims(walk, 3 if rows == 1 else 2)
-        fields, tail = _rescaled(dtypes, rescale), 7
+        fields, tail = requantization(rescale, dtypes[0]), 7
         if rows == 1:
             fields["lanes"] = length % n
         else:
@@ -322,17 +322,24 @@ class StridedCopy:
             )
 
 
-def _rescaled(dtypes: tuple[Dtype, Dtype], rescale: Rescale | None) -> dict[str, int]:
-    """Return the FUSE fields that convert the elements."""
+def requantization(rescale: Rescale | None, dtype: Dtype | None) -> dict[str, int]:
+    """Return the FUSE fields that select operand A and convert it.
+
+    Parameters
+    ----------
+    rescale : Rescale or None
+        Conversion; None: elements do not change.
+    dtype : Dtype or None
+        Type of elements in the scratchpad; None: the elements are in the accumulator.
+    """
+    where = {} if dtype is None else {"a_src": 1, "a_dtype": dtype}
     if rescale is None:
-        return {"src": FUSE_SRC.pack(a_src=1, a_dtype=dtypes[0])}
-    return {
-        "src": FUSE_SRC.pack(a_src=1, a_dtype=dtypes[0], requant=Requant.IMM, rounding=rescale.rounding),
-        "zp_ab": halves_word(rescale.x_zp, 0),
-        "mult": rescale.mult,
-        "shifts": bytes_word(rescale.exponent),
-        "zp": rescale.y_zp,
-    }
+        return {"src": FUSE_SRC.pack(**where)}
+    fields = {"mult": rescale.mult, "shifts": bytes_word(rescale.exponent), "zp": rescale.y_zp}
+    convert = {"requant": Requant.IMM, "rounding": rescale.rounding}
+    if dtype is None:
+        return fields | {"src": FUSE_SRC.pack(**convert, bias_en=1), "bias": -rescale.x_zp}
+    return fields | {"src": FUSE_SRC.pack(**where, **convert), "zp_ab": halves_word(rescale.x_zp, 0)}
 
 
 def _bounded(walk: Walk) -> Iterator[Walk]:

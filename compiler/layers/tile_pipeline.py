@@ -266,8 +266,6 @@ def _rest(
     return [each * max(left / _COUNTED_TILES, 1.0) for each in work]
 
 
-#: Cycles of a reciprocal, and of a reciprocal root.
-RECIPROCAL_CYCLES, ROOT_CYCLES = 38, 69
 TABLE_CYCLES = 32.0
 #: Cycles of a pass in addition to its rows, because it needs the last results of the previous pass.
 PASS_CYCLES = 50
@@ -303,9 +301,17 @@ def even_tiles(
 
 
 def row_tile_model(
-    layer: Layer, s: LayerSchedule, context: LayerContext, passes: int, of_row: float, tables: int
+    layer: Layer,
+    s: LayerSchedule,
+    context: LayerContext,
+    passes: int,
+    of_row: float,
+    tables: int,
+    pass_cycles: float = PASS_CYCLES,
 ) -> TilePipeline:
-    """Return the tile model of a layer with `passes` passes over its input, which take `of_row` cycles per row."""
+    """Return the tile model of a layer with `passes` passes over its input, which take `of_row` cycles per row, and
+    `pass_cycles` each in addition.
+    """
     n, x, y = context.config.n, layer.shapes[layer.x], layer.shapes[layer.y]
     of_x, of_y = (image.c * DTYPE_BYTES[image.dtype] / n for image in (x, y))
     return even_tiles(
@@ -313,7 +319,7 @@ def row_tile_model(
         x.h * x.w,
         min(s.rows, x.h * x.w),
         lambda start, count: [] if context.x_on_chip else [("x", start, count * of_x)],
-        lambda count: count * of_row + passes * PASS_CYCLES,
+        lambda count: count * of_row + passes * pass_cycles,
         lambda count: 0.0 if context.y_on_chip else count * of_y,
         passes,
         tables,

@@ -121,7 +121,7 @@ def _before_outputs(graph: Graph, host: Collection[str]) -> set[str]:
     return found
 
 
-@dataclass
+@dataclass(eq=False)
 class LoweredNetwork:
     """A graph lowered to layers.
 
@@ -216,17 +216,22 @@ class _Finder:
         axis = node.attributes["axis"] % len(y.shape)
         for tensor, start in zip(self.graph.ins(node), starts, strict=True):
             if self._writable_in_place(node, tensor, y):
-                self._add(tensor, y, start * strides_of(y.shape)[axis])
+                gaps = self._writes(self.producers.get(tensor.name))
+                self._add(tensor, y, start * strides_of(y.shape)[axis], gaps)
 
     def _writable_in_place(self, node: Node, tensor: Tensor, y: Tensor) -> bool:
-        """Return True if a tensor has y's type, is read only by `node`, and its producer supports strided output."""
+        """Return True if a tensor has y's type, is read only by `node`, and its producer can write a part of y."""
         return (
-            self._writes(self.producers.get(tensor.name))
+            (self._writes(self.producers.get(tensor.name)) or self._product(tensor.name))
             and len(self.graph.consumers(tensor.name)) == 1
             and node.inputs.count(tensor.name) == 1
             and tensor.name not in self.graph.outputs
             and _alike(tensor, y)
         )
+
+    def _product(self, name: str) -> bool:
+        """Return True if a tensor is the product of matrices, which may be a contiguous part of another tensor."""
+        return name in self.producers and self.producers[name].op == "matmul"
 
     def _slice(self, node: Node) -> None:
         (x,), y, a = self.graph.ins(node), self.graph.out(node), node.attributes
@@ -243,12 +248,14 @@ class _Finder:
         ):
             return
         start = sum(s * step for s, step in zip(a["starts"], strides_of(x.shape), strict=True))
-        self._add(y, x, start)
+        self._add(y, x, start, all(_reads_strided(reader.op) for reader in self.graph.consumers(y.name)))
 
     def _writes(self, node: Node | None) -> bool:
         return node is not None and _writes_strided(node.op) and not needs_contiguous(self.graph, node)
 
     def _reads(self, node: Node, name: str) -> bool:
+        if node.op == "matmul":
+            return node.name in self.anchors and node.inputs.count(name) == 1
         if not _reads_strided(node.op) or node.name not in self.anchors:
             return False
         if needs_contiguous(self.graph, node):
@@ -257,8 +264,8 @@ class _Finder:
             return False
         return node.op in {"concat", *BINARY_OPS} or (node.inputs[0] == name and node.inputs.count(name) == 1)
 
-    def _add(self, tensor: Tensor, whole: Tensor, start: int) -> None:
-        """Record a tensor as a part of another if it consists of channels of every pixel or is contiguous."""
+    def _add(self, tensor: Tensor, whole: Tensor, start: int, gaps: bool) -> None:
+        """Record a tensor as a part of another if it is contiguous or, with `gaps`, some channels of every pixel."""
         try:
             image_of(tensor)
         except UnsupportedLoweringError:
@@ -268,7 +275,8 @@ class _Finder:
         last = differ[-1] if differ else 0
         pixels = tensor.elements // (tensor.shape[-1] if tensor.shape else 1)
         if differ == [len(tensor.shape) - 1] and pixels > 1:
-            self.parts[tensor.name] = SubTensor(whole.name, start, True)
+            if gaps:
+                self.parts[tensor.name] = SubTensor(whole.name, start, True)
         elif math.prod(tensor.shape[:last]) == 1 and first <= last:
             inside_pixel = pixels == 1 and last == len(tensor.shape) - 1
             if not self._gaps(whole.name) or (inside_pixel and len(differ) == 1):

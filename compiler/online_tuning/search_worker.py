@@ -19,7 +19,7 @@ from compiler.tuning.generators.generator import GeneratorFailure
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.registry import LLM, PORTFOLIO, RETRIEVAL
 from compiler.tuning.search.method import SearchMethod, Trial
-from compiler.tuning.search.tuner import make_method, store_best
+from compiler.tuning.search.tuner import learn, make_method, store_best
 from compiler.tuning.strategies import strategies_between
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.program_cache import ProgramCache
@@ -212,12 +212,15 @@ class SearchWorker:
         return out
 
     def _try(self, schedule: Schedule) -> Trial:
-        """Measure a schedule, pass the result to the search method, and store the programs if they are the best."""
+        """Measure a schedule, pass the result to the search method, and store what it has improved."""
         assert self.measurer is not None and self._method is not None and self._baseline is not None
         (result,) = self.measurer.measure([schedule])
         trial = self._method.record(schedule, result)
         if trial is self._method.best:
             store_best(self._session, self._method, self._baseline)
+        elif self._session is not None:
+            learn(self._session, self._method, trial, self._baseline)
+            self._session.store_learned()
         return trial
 
     def withdraw(self, schedule: Schedule) -> list[SearchFinding]:

@@ -9,6 +9,7 @@ from compiler.passes.canonicalize import (
     fold_pads,
     materialize_broadcasts,
     split_weight_zero_points,
+    transpose_floats,
 )
 from compiler.passes.channels import remove_channels
 from compiler.passes.control_flow import trim_control, unroll_control_flow
@@ -43,6 +44,7 @@ PASSES = (
     trim_control,
     fold_pads,
     canonicalize_axes,
+    transpose_floats,
     split_weight_zero_points,
     materialize_broadcasts,
     remove_dead,

@@ -19,23 +19,21 @@ from compiler.passes.kernel_sizes import Result, Rewritten
 #: Largest error before the last rounding, in steps of the result; below 1, rounded results differ by at most 1. The
 #: rest covers the error of the runtime's own softmax.
 _MAX_ERROR = 0.95
-#: Forms of an approximate softmax (tables, centred), from the cheapest to the most expensive one.
-_FORMS = ((1, False), (1, True), (2, False))
 #: Relative error of the arithmetic after the sum: a reciprocal of 31 bits, and a product rounded to 24 bits.
 _ARITHMETIC = 2.0**-23
 
 _Real = NDArray[np.float64]
 
 
-def softmax_error(scale: float, cols: int, step: float, tables: int, centred: bool) -> float:
-    """Return a bound on the error of an approximate softmax over all rows, before the last rounding.
+def softmax_error(scale: float, cols: int, step: float) -> float:
+    """Return a bound on the error of a softmax without the maximum over all rows, before the last rounding.
 
-    With the exact exponentials e and the fixed-point ones E, both relative to the largest one, the error of element j
-    is E[j] / sum(E) - e[j] / sum(e). The pair of sums is a sum of one pair (e, E) for each element of the row, so it
-    lies in a polygon: the pair of element j, plus that of the maximum if it is another element, plus the convex hull of
-    all pairs times the number of the other elements. The error rises with sum(e) and falls with sum(E), so that it is
-    largest on the polygon's boundary: at a corner or, within an edge on which sum(E) is a + b * sum(e), where
-    sum(E) / sum(e) is the square root of b * E[j] / e[j].
+    With the exact exponentials e and the fixed-point ones E, both relative to that of the largest integer, the error of
+    element j is E[j] / sum(E) - e[j] / sum(e). The pair of sums is a sum of one pair (e, E) for each element of the
+    row, so it lies in a polygon: the pair of element j, plus the convex hull of all pairs times the number of the other
+    elements. The error rises with sum(e) and falls with sum(E), so that it is largest on the polygon's boundary: at a
+    corner or, within an edge on which sum(E) is a + b * sum(e), where sum(E) / sum(e) is the square root of b * E[j] /
+    e[j].
 
     Parameters
     ----------
@@ -45,10 +43,6 @@ def softmax_error(scale: float, cols: int, step: float, tables: int, centred: bo
         Number of elements of a row.
     step : float
         Scale of the result.
-    tables : int
-        Number of tables that hold an exponential (`softmax_exponentials`).
-    centred : bool
-        True if exponentials are relative to the maximum of the row, False for the largest integer of the type.
 
     Returns
     -------
@@ -56,23 +50,14 @@ def softmax_error(scale: float, cols: int, step: float, tables: int, centred: bo
         Largest error in steps of the result.
     """
     exact = np.exp(-scale * np.arange(256))
-    held = softmax_exponentials(scale, cols, tables)
+    held = softmax_exponentials(scale, cols)
     unit = float(held[0])
     rounded = held / unit
     low, high = _hull(exact, rounded), _hull(exact, -rounded)
-    more = np.full(256, cols - 1)
-    first, second = exact.copy(), rounded.copy()
-    if centred and cols > 1:  # the maximum is another element, except for j = 0
-        more[1:] -= 1
-        first[1:] += 1
-        second[1:] += 1
-    elif centred:
-        exact, rounded, first, second = exact[:1], rounded[:1], first[:1], second[:1]
-        more = more[:1]
     largest = least = 0.0
     for number, corners in enumerate((low, high)):
-        s = first[:, None] + more[:, None] * _coordinate(corners, 0)
-        t = second[:, None] + more[:, None] * _coordinate(corners, 1) * (1 if number == 0 else -1)
+        s = exact[:, None] + (cols - 1) * _coordinate(corners, 0)
+        t = rounded[:, None] + (cols - 1) * _coordinate(corners, 1) * (1 if number == 0 else -1)
         least = min(least or math.inf, float(t.min()))
         for a, b in ((s, t), *_stationary(s, t, exact, rounded)):
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -117,7 +102,7 @@ def _stationary(s: _Real, t: _Real, exact: _Real, rounded: _Real) -> Iterator[tu
 
 
 def approximate_softmax(graph: Graph, pinned: Collection[str] = ()) -> Result:
-    """Compute softmaxes of 8-bit integers with fewer passes where results differ by at most one step.
+    """Compute softmaxes of 8-bit integers without the maxima of rows where results differ by at most one step.
 
     Parameters
     ----------
@@ -139,7 +124,7 @@ def approximate_softmax(graph: Graph, pinned: Collection[str] = ()) -> Result:
 
 
 def _cheaper_softmax(graph: Graph, node: Node) -> tuple[Node, Rewritten] | None:
-    """Return the cheapest approximation of a softmax within the bound, with its description."""
+    """Return a softmax without the maximum if its error is within the bound, with its description."""
     if node.op != "softmax":
         return None
     x, y = graph.ins(node)[0], graph.out(node)
@@ -154,26 +139,13 @@ def _cheaper_softmax(graph: Graph, node: Node) -> tuple[Node, Rewritten] | None:
     scale, step = beta * x.quantization.scale[0], y.quantization.scale[0]
     if not (0 < scale < math.inf and 0 < step <= 1):
         return None
-    for tables, centred in _FORMS:
-        error = softmax_error(scale, x.shape[-1], step, tables, centred)
-        if error <= _MAX_ERROR:
-            text = " and ".join(
-                each
-                for each, holds in (
-                    ("exponentials of 16 bits from one table", tables == 1),
-                    ("no maximum of each row", not centred),
-                )
-                if holds
-            )
-            bound = math.floor(error) + 1
-            change = f"{text}; results differ by at most {bound} step ({error:.2g} before rounding)"
-            made = replace(
-                node,
-                op="approximate_softmax",
-                attributes=node.attributes | {"tables": tables, "centred": centred},
-            )
-            return made, Rewritten(node.name, node.operator, "approximate_softmax", change, bound)
-    return None
+    error = softmax_error(scale, x.shape[-1], step)
+    if error > _MAX_ERROR:
+        return None
+    bound = math.floor(error) + 1
+    change = f"no maximum of each row; results differ by at most {bound} step ({error:.2g} before rounding)"
+    made = replace(node, op="approximate_softmax")
+    return made, Rewritten(node.name, node.operator, "approximate_softmax", change, bound)
 
 
 _Replaced = Callable[[Graph, Node], tuple[Node, Rewritten] | None]

@@ -121,6 +121,63 @@ def _transposed(graph: Graph, node: Node, x: Tensor, made: dict[str, Tensor]) ->
     ]
 
 
+#: Operators that only convert or rearrange elements.
+_CONVERSIONS = frozenset({"quantize", "dequantize", "transpose", "reshape"})
+
+
+def transpose_floats(graph: Graph) -> Graph:
+    """Move transposes of quantized tensors at the model boundary to the float side of the conversions there.
+
+    The host converts float inputs and outputs, and transposes them at the same time, so that the accelerator reads and
+    writes the layout in which it computes. A graph without other operators remains unchanged, because the accelerator
+    then executes the conversions as well.
+    """
+    if all(node.op in _CONVERSIONS for node in graph):
+        return graph
+    made: dict[str, Tensor] = {}
+    nodes: list[Node] = []
+    for node in graph:
+        before = graph.producer(node.inputs[0]) if node.inputs else None
+        if before is None or not (_after_input(graph, before, node) or _before_output(graph, before, node)):
+            nodes.append(node)
+            continue
+        (x,), y = graph.ins(before), graph.out(node)
+        middle = x if before.op == "quantize" else y
+        shape = y.shape if before.op == "quantize" else x.shape
+        between = replace(middle, name=_fresh(graph, made, f"{middle.name}:transposed"), shape=shape)
+        made[between.name] = between
+        nodes.append(replace(node, inputs=(x.name,), outputs=(between.name,)))
+        nodes.append(
+            replace(before, name=f"{node.name}:{before.op}", inputs=(between.name,), outputs=node.outputs)
+        )
+    if not made:
+        return graph
+    return remove_dead(rebuild(graph, nodes, changed=made))
+
+
+def _after_input(graph: Graph, before: Node, node: Node) -> bool:
+    """Return True if `node` transposes a float input of the graph that `before` quantizes."""
+    return (
+        (before.op, node.op) == ("quantize", "transpose")
+        and before.inputs[0] in graph.inputs
+        and _one_scale(graph.out(before))
+    )
+
+
+def _before_output(graph: Graph, before: Node, node: Node) -> bool:
+    """Return True if `node` dequantizes a tensor that `before` transposes, and its result is an output of the graph."""
+    return (
+        (before.op, node.op) == ("transpose", "dequantize")
+        and node.outputs[0] in graph.outputs
+        and before.inputs[0] not in graph.inputs
+        and _one_scale(graph.out(before))
+    )
+
+
+def _one_scale(tensor: Tensor) -> bool:
+    return tensor.quantization is not None and tensor.quantization.axis is None
+
+
 def _fresh(graph: Graph, made: dict[str, Tensor], name: str) -> str:
     """Return an unused tensor name."""
     while name in graph.tensors or name in made:

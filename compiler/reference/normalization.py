@@ -73,17 +73,16 @@ def _by_table(call: NodeInvocation, away: Int64) -> Int64:
 
 
 def approximate_softmax(call: NodeInvocation) -> Array:
-    """Compute an approximate softmax of 8-bit integers with the accelerator's arithmetic (docs/passes.md).
+    """Compute a softmax of 8-bit integers without the maxima of rows, in the accelerator's arithmetic (docs/passes.md).
 
     The sum of the exponentials times the result's step, divided by the next power of two, is rounded to an integer if
     that quotient is not 1.
     """
     rows = np.moveaxis(call.values[0].astype(np.int64), call["axis"], -1)
-    largest = rows.max(-1, keepdims=True) if call["centred"] else np.iinfo(call.tensors[0].dtype).max
     x, y = call.tensors[0].quantization, call.output.quantization
     assert x is not None and y is not None
-    powers = softmax_exponentials(call["beta"] * x.scale[0], rows.shape[-1], call["tables"])
-    found = powers[largest - rows]
+    powers = softmax_exponentials(call["beta"] * x.scale[0], rows.shape[-1])
+    found = powers[np.iinfo(call.tensors[0].dtype).max - rows]
     sums = found.sum(-1, keepdims=True)
     step = y.scale[0]
     bits = math.ceil(math.log2(step))

@@ -108,7 +108,8 @@ class LayerSchedule:
         True to make kernel columns part of the reduction dimension, which fills the array if there are few channels.
     im2col : bool
         True to make the whole kernel part of the reduction dimension; the inputs of each output column are loaded
-        separately.
+        separately. With `fold_kernel_width`, the image rows are loaded, or are in the scratchpad, and FUSE copies the
+        inputs of each output column from them.
     pixels_per_pass : int
         Number of adjacent output pixels that are computed as a single pixel with correspondingly more channels.
     prefetch : int

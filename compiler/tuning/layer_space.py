@@ -3,13 +3,14 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from compiler.initial_schedule.initial import ranked_tilings, tiling_contexts
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.tiling_context import TilingContext
+from compiler.lowering.lower import LoweredNetwork
 from compiler.options import DramTiming
 from compiler.schedule.schedule import LayerSchedule
 from hw.config import MlaConfig
@@ -28,6 +29,8 @@ _SIZES = ("rows", "rows_per_load", "columns", "depth", "width", "param_blocks")
 _MAX_SIZE = 1 << 16
 #: Half of the draws choose uniformly among this number of best tilings, the other half among all.
 _BEST_TILINGS = 16
+#: Maximum number of stages whose search spaces are cached.
+_MAX_KNOWN_NETWORKS = 8
 
 #: Fields that describe how a layer is executed relative to its neighbors.
 _CONTEXT_FIELDS = ("prefetch", "same_program_as_previous", "interleave", "on_chip", "own_counter_tag")
@@ -112,13 +115,21 @@ class LayerSpace:
 
 
 def spaces_of(
-    config: MlaConfig, lowered: list, dram: DramTiming, frozen: frozenset[str] = frozenset()
+    config: MlaConfig, lowered: list[LoweredNetwork], dram: DramTiming, frozen: frozenset[str] = frozenset()
 ) -> dict[str, LayerSpace]:
     """Return the search space of each layer by name, for all stages of a network; `frozen` as in `LayerSpace`."""
+    return {name: space for stage in lowered for name, space in _spaces(config, stage, dram, frozen).items()}
+
+
+@lru_cache(maxsize=_MAX_KNOWN_NETWORKS)
+def _spaces(
+    config: MlaConfig, stage: LoweredNetwork, dram: DramTiming, frozen: frozenset[str]
+) -> dict[str, LayerSpace]:
+    """Return the search space of each layer of a stage; recent ones are cached, since each method asks for them."""
+    contexts = tiling_contexts(config, stage, dram)
     return {
         layer.name: LayerSpace(layer, context, frozen)
-        for stage in lowered
-        for layer, context in zip(stage.layers, tiling_contexts(config, stage, dram), strict=True)
+        for layer, context in zip(stage.layers, contexts, strict=True)
     }
 
 

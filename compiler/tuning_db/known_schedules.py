@@ -19,7 +19,7 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning_db.connection import SHORT_TIMEOUT_S, file_of
 from compiler.tuning_db.database import MAX_CYCLES, TuningDatabase
 from compiler.tuning_db.entries import BestKeys, EntryKey, best_keys_of, best_of, measured_key_of
-from compiler.tuning_db.macro_instructions import MacroInstruction, Surroundings
+from compiler.tuning_db.macro_instructions import MacroInstruction, Surroundings, trial_of
 from hw.errors import InputError
 
 #: Goals whose best program may run by default, in the order of preference.
@@ -285,13 +285,25 @@ class KnownSchedules:
 
 
 class _Match(NamedTuple):
-    """Macro-instruction for adjacent layers, the number of equal neighbours (at most two), and its relative gain."""
+    """Macro-instruction for adjacent layers, the number of equal neighbours (at most two), and the cycles it saved."""
 
     neighbours: int
-    gain: float
+    gain: int
     names: tuple[str, ...]
     start: int
     macro: MacroInstruction
+
+    def overlaps(self, other: "_Match") -> bool:
+        """Return True if both have a layer in common."""
+        return not set(self.names).isdisjoint(other.names)
+
+    def touches(self, other: "_Match") -> bool:
+        """Return True if one begins where the other ends."""
+        return self.start + len(self.names) == other.start or other.start + len(other.names) == self.start
+
+    def is_from(self, other: "_Match") -> bool:
+        """Return True if both were measured in the same trial."""
+        return (self.macro.network, self.macro.trial) == (other.macro.network, other.macro.trial)
 
     @property
     def schedules(self) -> dict[str, LayerSchedule]:
@@ -326,35 +338,68 @@ def _matches(network: CompiledNetwork, macros: Iterable[MacroInstruction]) -> li
             if not own.keys() >= set(here):
                 continue
             neighbours = (macro.before == shapes[start]) + (macro.after == shapes[end + 1])
-            found = _Match(neighbours, macro.saved / max(macro.static_cycles, 1), here, start, macro)
+            found = _Match(neighbours, macro.saved, here, start, macro)
             if macro.templates or any(own[name] != schedule for name, schedule in found.schedules.items()):
                 out.append(found)
     return sorted(out, key=lambda match: match[:2], reverse=True)
 
 
 def _apart(matches: Iterable[_Match]) -> list[_Match]:
-    """Return the matches without those that have a layer of an earlier one."""
+    """Return the matches without those that have a layer of an earlier one, or of whose neighbors nothing is known.
+
+    Matches for adjacent layers must have been measured in the same trial: the cycles of a layer may depend on the
+    schedule of its neighbor.
+    """
     out: list[_Match] = []
     for each in matches:
-        if not any(set(each.names) & set(other.names) for other in out):
+        if not any(
+            each.overlaps(other) or (each.touches(other) and not each.is_from(other)) for other in out
+        ):
             out.append(each)
     return out
 
 
 def _certain(network: CompiledNetwork, pool: Iterable[_Match]) -> list[_Match]:
-    """Return matches in the context in which they were measured, under the schedule that contains all of them."""
-    left = [each for each in pool if each.neighbours == _BOTH]
-    while True:
-        chosen = _apart(left)
-        wrong = [each for each in chosen if not _in_context(network, chosen, each)]
+    """Return matches in the context in which they were measured, under the schedule that contains all of them.
+
+    Those of one trial are chosen together, and the trials that save most first.
+    """
+    surroundings, trials = Surroundings(network), dict[tuple[str, str], list[_Match]]()
+    for match in pool:
+        if match.neighbours == _BOTH:
+            trials.setdefault((match.macro.network, match.macro.trial), []).append(match)
+    alone = [_fitting(network, surroundings, [], matches) for matches in trials.values()]
+    chosen: list[_Match] = []
+    for matches in sorted(alone, key=lambda each: -sum(match.gain for match in each)):
+        chosen += _fitting(network, surroundings, chosen, matches)
+    return chosen
+
+
+def _fitting(
+    network: CompiledNetwork, surroundings: Surroundings, chosen: list[_Match], matches: list[_Match]
+) -> list[_Match]:
+    """Return those of the matches of one trial that are in context together with chosen ones, which remain in it."""
+    left = matches
+    while left:
+        more = _apart([*chosen, *left])[len(chosen) :]
+        wrong = [
+            each
+            for each in (*chosen, *more)
+            if not _in_context(network, surroundings, [*chosen, *more], each)
+        ]
         if not wrong:
-            return chosen
+            return more
+        if any(each in chosen for each in wrong):
+            return []
         left = [each for each in left if each not in wrong]
+    return []
 
 
-def _in_context(network: CompiledNetwork, chosen: Sequence[_Match], match: _Match) -> bool:
+def _in_context(
+    network: CompiledNetwork, surroundings: Surroundings, chosen: Sequence[_Match], match: _Match
+) -> bool:
     """Return True if the context of a match, under all chosen ones, is that in which it was measured."""
-    found = Surroundings(network).context(match.start, len(match.names), _schedule(network, chosen).layers)
+    found = surroundings.context(match.start, len(match.names), _schedule(network, chosen).layers)
     return found == match.macro.context
 
 
@@ -368,7 +413,7 @@ def _likely(
 
     The prediction does not see the changes of a template, so that a template alone is used only in its context.
     """
-    chosen, cycles = list(certain), None
+    chosen, cycles, surroundings = list(certain), None, Surroundings(network)
     for match in pool:
         if len(_apart([*chosen, match])) == len(chosen):
             continue
@@ -380,7 +425,9 @@ def _likely(
             new = predict(_schedule(network, more))
         except InputError:
             continue
-        if _least_gain(cycles, new) > 0 and all(_in_context(network, more, each) for each in certain):
+        if _least_gain(cycles, new) > 0 and all(
+            _in_context(network, surroundings, more, each) for each in certain
+        ):
             chosen, cycles = more, new
     return chosen
 
@@ -452,7 +499,8 @@ def _of_network(network: CompiledNetwork, best: _Best, macros: Iterable[MacroIns
     stored = {
         name: each
         for each in macros
-        if all(layers.get(part.layer) == part.schedule for part in each.parts)
+        if each.trial in ("", trial_of(best.schedule))
+        and all(layers.get(part.layer) == part.schedule for part in each.parts)
         for name in each.layers
     }
     infos = {info.name: info for info in network.infos}

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, bindparam, delete, select
 from compiler.cache import digest
 from compiler.layers.base import Layer
 from compiler.schedule.program_override import ProgramTemplate, read_template, template_values
-from compiler.schedule.schedule import LayerSchedule
+from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning_db import json_codec
 from compiler.tuning_db.connection import MACROS, SealedRows, as_bytes, entries, many, remove
 from compiler.tuning_db.entries import EntryKey, is_digest
@@ -62,8 +62,7 @@ class MacroPart:
 class MacroInstruction:
     """Learned macro-instruction: the code of a layer, or of adjacent layers whose cycles are counted together.
 
-    It is taken from the best schedule of a searched network, and takes fewer cycles there than the code of the static
-    compiler.
+    It is taken from a trial of a searched network, and takes fewer cycles there than the code of the static compiler.
 
     Parameters
     ----------
@@ -79,8 +78,11 @@ class MacroInstruction:
         Digest of the other circumstances that influence the cycles (`Surroundings.context`); empty if unknown.
     network : str
         Digest of the searched network.
+    trial : str
+        Digest of the trial's schedule (`trial_of`); empty in entries of earlier versions.
     cycles, static_cycles : int
-        Cycles of the layers under the best schedule and under the static compiler's schedule of the same network.
+        Cycles of the layers in the trial, with the cycles that it cost adjacent layers, and under the static compiler's
+        schedule of the same network.
     words : int
         Number of words of the programs that contain the layers' commands.
     model : str
@@ -103,6 +105,7 @@ class MacroInstruction:
     after: str
     context: str = ""
     network: str
+    trial: str = ""
     cycles: int
     static_cycles: int
     words: int = 0
@@ -152,6 +155,11 @@ class MacroInstruction:
 def group_of(shapes: Sequence[str]) -> str:
     """Return the digest of adjacent layers, given their digests; that of a single layer is its own."""
     return shapes[0] if len(shapes) == 1 else digest.name("group", *shapes)
+
+
+def trial_of(schedule: Schedule) -> str:
+    """Return the digest of the schedule of a trial."""
+    return digest.name("trial", schedule)
 
 
 def use_of(name: str) -> str:
@@ -266,6 +274,8 @@ _PLAIN_OF_PART = ("shape", "layer", "ops", "operands")
 def values(macro: MacroInstruction) -> dict[str, Any]:
     """Encode a macro-instruction as JSON values."""
     out = json_codec.key_values(macro.key) | {name: getattr(macro, name) for name in _PLAIN}
+    if macro.trial:
+        out["trial"] = macro.trial
     out["parts"] = [_part_values(part) for part in macro.parts]
     return out
 
@@ -282,8 +292,11 @@ def read(given: Any) -> MacroInstruction:
     """Restore a macro-instruction from untrusted JSON values; raise ValueError or InputError if they are not valid."""
     fields = Fields(given)
     digests = {name: fields.text(name) for name in ("machine", "before", "after", "context", "network")}
+    digests["trial"] = fields.text("trial") if "trial" in fields.values else ""
     if not all(is_digest(each) for each in digests.values() if each):
-        raise ValueError("machine, network, neighbours and context of a macro-instruction must be digests")
+        raise ValueError(
+            "machine, network, trial, neighbours and context of a macro-instruction must be digests"
+        )
     parts, key = tuple(_read_part(each) for each in fields.sequence("parts")), json_codec.read_key(fields)
     if not 0 < len(parts) <= MAX_PARTS:
         raise ValueError(f"a macro-instruction must have 1 to {MAX_PARTS} layers")
@@ -297,6 +310,7 @@ def read(given: Any) -> MacroInstruction:
         after=digests["after"],
         context=digests["context"],
         network=digests["network"],
+        trial=digests["trial"],
         cycles=fields.count("cycles"),
         static_cycles=fields.count("static_cycles"),
         words=fields.count("words"),

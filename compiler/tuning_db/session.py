@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from compiler.cache import digest
 from compiler.cost.energy import energy_uj
-from compiler.cost.learned.features import RowMaker
+from compiler.cost.learned.features import RowMaker, row_maker
 from compiler.cost.learned.model import CycleModel
 from compiler.cost.learned.online_model import LayerSample, samples_of
 from compiler.pipeline import ModelCompiler
@@ -39,6 +39,7 @@ from compiler.tuning_db.macro_instructions import (
     Surroundings,
     group_of,
     operands_of,
+    trial_of,
     use_of,
 )
 from compiler.tuning_db.model_versions import ModelVersion
@@ -164,7 +165,7 @@ class SampleMaker:
         try:
             if fusions not in self._makers:
                 stages = self.prepared.lowered(fusions)
-                self._makers[fusions] = [RowMaker(stage, self.conditions) for stage in stages]
+                self._makers[fusions] = [row_maker(stage, self.conditions) for stage in stages]
         except InputError:  # the schedule is of an earlier version of the compiler
             return []
         own = {names[0]: each for names, each in cycles.items() if len(names) == 1}
@@ -235,6 +236,12 @@ class DatabaseSession:
             profile=digest.name(conditions.config),
             options=options_of(rounding=rounding, refused=True),
         )
+        #: Macro-instructions learned by this session: the one that saves most for each place.
+        self._learned: dict[_Place, MacroInstruction] = {}
+        self._changed = False
+        #: Measurement of the static compiler's schedule with which the learned ones were compared.
+        self._static: Measurement | None = None
+        self._compiled: CompiledNetwork | None = None
         if not any(each.trusted and each.conditions.key == conditions.key for each in database.profiles()):
             database.put_profile(Profile(conditions=conditions))
 
@@ -343,6 +350,9 @@ class DatabaseSession:
             held = self.programs.best(key)
             if held is not None and held.schedule == schedule:
                 self.programs.drop_best(key)
+        trial, network = trial_of(schedule), self.best_keys.plain.subgraph
+        self._learned = {place: macro for place, macro in self._learned.items() if macro.trial != trial}
+        self.database.drop_macros(lambda macro: macro.trial == trial and macro.network == network)
 
     def put_best(
         self,
@@ -373,11 +383,10 @@ class DatabaseSession:
         known = self.best()
         if known is not None and known.cost <= cost:
             if known.cost == cost and known.schedule == schedule:  # macro-instructions may have been removed
-                self._put_macros(
-                    compile_(schedule), result, baseline, compile_, templates_of, known.proposers
-                )
+                self.learn(schedule, result, baseline, compile_, templates_of, known.proposers)
+                self.store_learned()
             return False
-        network, first = compile_(schedule), compile_(None)
+        network, first = compile_(schedule), self._first(compile_)
         proposers = self._proposers(network, first)
         key = self.best_keys.texts if schedule.programs else self.best_keys.plain
         held = self.programs.best(self.best_keys.plain)
@@ -394,7 +403,8 @@ class DatabaseSession:
             )
         )
         if stored:
-            self._put_macros(network, result, baseline, compile_, templates_of, proposers)
+            self.learn(schedule, result, baseline, compile_, templates_of, proposers)
+            self.store_learned()
         return stored
 
     def _proposers(self, network: CompiledNetwork, first: CompiledNetwork) -> dict[str, str]:
@@ -409,50 +419,111 @@ class DatabaseSession:
                 out[info.name] = layers.get(info.name) or whole
         return out
 
-    def _put_macros(
+    def learn(
         self,
-        network: CompiledNetwork,
+        schedule: Schedule,
         result: Measurement,
         baseline: Measurement,
         compile_: Callable[[Schedule | None], CompiledNetwork],
         templates_of: Callable[[Schedule], Mapping[str, ProgramTemplate]],
-        proposers: Mapping[str, str],
+        proposers: Mapping[str, str] | None = None,
     ) -> None:
-        """Store the macro-instructions of a network; the parameters are those of `put_best`, and `Entry.proposers`."""
-        templates = templates_of(network.schedule) if network.schedule.programs else {}
-        first = compile_(None).schedule
-        macros = self._macros(network, first, result, baseline, templates, proposers)
-        self.database.put_macros(list(macros))
+        """Keep what a trial has improved in single layers as macro-instructions, for `store_learned`.
+
+        The whole network need not be faster, since the cycles of the same layers in the same network are compared. In
+        trials other than the best one, the layers before and after must be unchanged. Of the macro-instructions for the
+        same layers with the same neighbors and context, the one that saves most is kept.
+
+        Parameters
+        ----------
+        schedule, result, baseline, compile_, templates_of
+            As for `put_best`.
+        proposers : mapping of str to str, optional
+            Proposers of the changed layers of the best trial, as in `Entry.proposers`; None for other trials.
+        """
+        if self._static is None or self._static.layers != baseline.layers:
+            self._static = baseline
+            self._learned.clear()
+        for macro in self._macros(schedule, result, baseline, compile_, templates_of, proposers):
+            held = self._learned.get(_place(macro))
+            least = macro.saved + (proposers is not None)  # of equal ones, that of the best trial is kept
+            if held is None or held.saved < least:
+                self._learned[_place(macro)], self._changed = macro, True
+
+    def store_learned(self) -> None:
+        """Store the macro-instructions if any were learned since the last call.
+
+        Macro-instructions of earlier searches for the network are kept if they save more, and if the static compiler's
+        programs for their layers take as many cycles as when they were measured.
+        """
+        if not self._changed or self._static is None or self._compiled is None:
+            return
+        static = {name: entry for entry in self._static.layers for name in entry.names}
+
+        def valid(macro: MacroInstruction) -> bool:
+            """Return True if the static cycles of a macro-instruction are still those of its layers."""
+            entries = {id(static[name]): static[name] for name in macro.layers if name in static}
+            return macro.static_cycles == sum(each.cycles for each in entries.values())
+
+        shapes = {info.shape for info in self._compiled.infos if info.shape}
+        keys = {replace(self.best_keys.plain, subgraph=shape) for shape in shapes}
+        stored = [
+            macro
+            for macro in self.database.macros(keys)
+            if macro.network == self.best_keys.plain.subgraph and valid(macro)
+        ]
+        kept = dict(self._learned)
+        for macro in stored:
+            place = _place(macro)
+            if place not in kept or kept[place].saved < macro.saved:
+                kept[place] = macro
+        self.database.put_macros(list(kept.values()))
+        self._changed = False
+
+    def _first(self, compile_: Callable[[Schedule | None], CompiledNetwork]) -> CompiledNetwork:
+        """Return the network with the static compiler's schedule, compiled once."""
+        if self._compiled is None:
+            self._compiled = compile_(None)
+        return self._compiled
 
     def _macros(
         self,
-        network: CompiledNetwork,
-        first: Schedule,
+        schedule: Schedule,
         result: Measurement,
         baseline: Measurement,
-        templates: Mapping[str, ProgramTemplate],
-        proposers: Mapping[str, str],
+        compile_: Callable[[Schedule | None], CompiledNetwork],
+        templates_of: Callable[[Schedule], Mapping[str, ProgramTemplate]],
+        proposers: Mapping[str, str] | None,
     ) -> Iterator[MacroInstruction]:
-        """Yield a macro-instruction for each layer, or layers that belong together, that take fewer cycles.
+        """Yield a macro-instruction for each layer, or layers that belong together, that take fewer cycles in a trial.
 
         At least one of the layers has a template or another schedule than the static compiler's. Layers that are fused
-        differently are left out, since their static cycles are not known.
+        differently are left out, since their static cycles are not known. Without `proposers`, layers with changed
+        neighbors are left out, too: their gain may depend on these.
         """
-        infos, schedules = network.infos, network.schedule.layers
+        network, first = compile_(schedule), self._first(compile_).schedule
+        infos, schedules = network.infos, schedule.layers
+        segments = list(_segments(infos, result, baseline))
+        if not any(now.cycles < static.cycles for _, now, static in segments):
+            return
+        templates = templates_of(schedule) if schedule.programs else {}
+        changed = {
+            info.name
+            for info in infos
+            if info.name in templates or schedules.get(info.name) != first.layers.get(info.name)
+        }
         words = {program.name: len(program.words) for code in network.codes for program in code.programs}
         layers = {layer.name: layer for layer in network.layers}
-        surroundings = Surroundings(network)
+        surroundings, trial = Surroundings(network), trial_of(schedule)
         shapes = ["", *(each.shape for each in infos), ""]
-        for start, cycles, static in _joined(list(_segments(infos, result, baseline))):
+        for start, cycles, static in _joined(segments):
             here = infos[start : start + len(cycles.names)]
             if not all(each.shape and each.name in schedules for each in here) or len(here) > MAX_PARTS:
                 continue
-            changed = [
-                each.name
-                for each in here
-                if each.name in templates or schedules[each.name] != first.layers.get(each.name)
-            ]
-            if not changed or cycles.cycles >= static.cycles:
+            if changed.isdisjoint(cycles.names) or cycles.cycles >= static.cycles:
+                continue
+            around = infos[max(start - 1, 0) : start] + infos[start + len(here) : start + len(here) + 1]
+            if proposers is None and not changed.isdisjoint(each.name for each in around):
                 continue
             parts = tuple(
                 MacroPart(
@@ -466,7 +537,9 @@ class DatabaseSession:
                 for each in here
             )
             tested = any(part.template is not None for part in parts)
-            methods = dict.fromkeys(proposers.get(name, "") for name in changed)
+            methods = dict.fromkeys(
+                (proposers or {}).get(each.name, "") for each in here if each.name in changed
+            )
             yield MacroInstruction(
                 key=replace(self.best_keys.plain, subgraph=group_of([each.shape for each in here])),
                 parts=parts,
@@ -475,14 +548,23 @@ class DatabaseSession:
                 after=shapes[start + len(here) + 1],
                 context=surroundings.context(start, len(here), schedules),
                 network=self.best_keys.plain.subgraph,
+                trial=trial,
                 cycles=cycles.cycles,
                 static_cycles=static.cycles,
                 words=sum(words.get(name, 0) for name in dict.fromkeys(each.program for each in here)),
                 model=network.name,
                 test_inputs=result.test_inputs if tested else 0,
                 rules=ACCEPTANCE if tested else 0,
-                method=", ".join(filter(None, methods)) or self.method,
+                method=", ".join(filter(None, methods)) or self.proposer_of(schedule),
             )
+
+
+#: Layers, neighbors and context of a macro-instruction.
+_Place = tuple[str, str, str, str]
+
+
+def _place(macro: MacroInstruction) -> _Place:
+    return macro.key.subgraph, macro.before, macro.after, macro.context
 
 
 #: Layers with their cycles: index of the first one, and cycles in the best and in the first measurement.

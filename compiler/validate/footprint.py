@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from compiler.util.lru_cache import LruCache
+from cosim.semantics.bounding_box import reads_row, reads_slots
 from cosim.semantics.command_fields import CommandFields
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS
-from hw.isa.enums import DTYPE_BYTES, BSource, Reduce, Requant, Space, Unit
+from hw.isa.enums import DTYPE_BYTES, BSource, Reduce, Space, Unit
 
 #: Dimensions of a walk: (count, stride) with counts above 1 and growing strides above 0.
 Steps = tuple[tuple[int, int], ...]
@@ -281,16 +282,16 @@ def _fuse(config: MlaConfig, c: CommandFields) -> Iterator[StridedRegion]:
         yield region("acc", c.b_base, _walk(c, "b"), 1)
     elif c.b_src == BSource.SP:
         size = DTYPE_BYTES[c.b_dtype]
-        whole = c.b_bcast or c.requant == Requant.ROW
+        whole = c.b_bcast or reads_row(c)
         yield from _lanes(n, c, "b", size, n if whole else 0)
     if c.residual:
         yield from _lanes(n, c, "r", DTYPE_BYTES[c.r_dtype])
-    if c.requant == Requant.SLOT:
+    if reads_slots(c):
         slot = 16 * n
         steps = [(c.x_count, c.p_x * slot), (c.n_count, c.p_n * slot)]
         yield region("param", c.p_base * slot, steps, _SLOT_PARTS[c.neg_en] * n)
     if c.table or c.table2:
-        yield region("table", c.table_slot * 512, (), 512)
+        yield region("table", c.table_slot * 512, (), 1024 if c.table_wide else 512)
     if not c.d_dst:
         base, dims = _results(c)
         yield region("acc", base, dims, 1, write=True)

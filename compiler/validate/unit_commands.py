@@ -10,13 +10,13 @@ from compiler.util.lru_cache import LruCache
 from compiler.validate.errors import KIND_OF_TRAP
 from compiler.validate.footprint import StridedRegion, overlap, streams
 from compiler.validate.known_bits import KnownBits, Word, parts
-from cosim.semantics.bounding_box import boxes
+from cosim.semantics.bounding_box import boxes, reads_row
 from cosim.semantics.command_checks import DramWindow, check_command, contradictory, in_window, sizes_of
 from cosim.semantics.command_fields import PACKED, CommandFields, unpack_fields
 from cosim.semantics.fuse_points import PointBlock, points
 from hw.config import MlaConfig
 from hw.isa.commands import UNIT_FIELDS
-from hw.isa.enums import DTYPE_BYTES, BSource, Reduce, Requant, Trap, Unit
+from hw.isa.enums import DTYPE_BYTES, BSource, Reduce, Trap, Unit
 
 #: Maximum number of elements checked one by one; a larger command is assumed to read its own results.
 MAX_ELEMENTS = 1 << 21
@@ -77,7 +77,7 @@ def _reads(
     a_size = DTYPE_BYTES[c.a_dtype] if c.a_src else 0
     found = [("sp" if c.a_src else "acc", a[valid], block.lanes[valid] * a_size, order[valid])]
     if c.b_src != BSource.NONE:
-        whole = c.b_bcast or c.requant == Requant.ROW
+        whole = c.b_bcast or reads_row(c)
         b_size = DTYPE_BYTES[c.b_dtype] if c.b_src == BSource.SP else 0
         lanes = np.full_like(block.lanes, n) if whole else block.lanes
         found.append(("sp" if b_size else "acc", block.address(c, "b"), lanes * b_size, order))

@@ -23,8 +23,10 @@ from cosim.golden.symbols import (
     fuse_steps,
     join,
     numbered,
+    row_symbols,
     valid_points,
 )
+from cosim.semantics.bounding_box import is_scalar_pair
 from cosim.semantics.command_fields import CommandFields
 from cosim.semantics.fuse_points import PointBlock
 from hw.config import MlaConfig
@@ -128,6 +130,7 @@ class DataflowMachine(SymbolMachine):
         raw, value = self._operand_a(c, block)
         if not plain:
             raw = value = self._arithmetic(c, block, _closed(value), steps)
+        factor = self._post_parameters(c, block)
         if not kept:
             raw = value
         contributing, last = block.active, slice(None)
@@ -148,7 +151,9 @@ class DataflowMachine(SymbolMachine):
             value = join(_closed(value), constant(*post))
         if c.post == Post.COUNT:
             value = join(value, counts[:, None])
-        if c.post in (Post.RECIP, Post.RSQRT):
+        if factor is not None:
+            value = join(value, factor[last][:, : value.shape[1]])
+        if is_scalar_pair(c):
             value = np.concatenate([join(value[:, :1], constant(each)) for each in ("mult", "exp")], axis=1)
         if post is not None:
             value = value & _HASH
@@ -178,13 +183,7 @@ class DataflowMachine(SymbolMachine):
         """Return the results of the operator, the requantization, the tables and the residual addition."""
         operator = dict(steps.pop("operator", ()))
         zero_points = constant("zero points", operator["zp_ab"]) if operator.get("zp_ab") else None
-        row = np.zeros((len(value), self.config.n), np.uint64)
-        if c.b_src == BSource.ACC:
-            row = _closed(self.acc[block.address(c, "b")])
-        elif c.b_src == BSource.SP:
-            row = _closed(
-                _typed(self._elements(self.sp, block.address(c, "b"), self.config.n, c.b_dtype), c.b_dtype)
-            )
+        row = self._operand_b(c, block)
         if zero_points is not None:
             value, row = join(value, zero_points) & _HASH, join(row, zero_points) & _HASH
         other = row[:, c.b_lane : c.b_lane + 1] if c.b_bcast else row[:, : block.width]
@@ -196,6 +195,8 @@ class DataflowMachine(SymbolMachine):
             value = _product(value, value if c.op == Op.SQUARE else other)
             if c.op_shift:
                 value = join(value, constant("shift", c.op_shift))
+        elif c.op == Op.MUL_SUB:
+            value = join(value, constant("factor", c.mult, c.op_shift)) - other
         if requantization := steps.get("requantization"):
             value = join(value, constant("requantization", *requantization))
             if c.requant == Requant.ROW:
@@ -203,7 +204,7 @@ class DataflowMachine(SymbolMachine):
             if c.requant == Requant.SLOT:
                 slots = c.p_base + block.index["x"] * c.p_x + block.index["n"] * c.p_n
                 value = join(value, self._slots(slots)[:, : block.width])
-        table = numbered(self.table[c.table_slot * 512 : (c.table_slot + 1) * 512], 0)
+        table = numbered(self.table[c.table_slot * 512 : (c.table_slot + 1 + c.table_wide) * 512], 0)
         if c.table:
             value = join(value, table)
         if addition := steps.get("residual addition"):
@@ -212,6 +213,22 @@ class DataflowMachine(SymbolMachine):
         if c.table2:
             value = join(value, table)
         return value & _HASH
+
+    def _operand_b(self, c: CommandFields, block: PointBlock) -> Symbols:
+        """Return the rows of operand B, which are zero if there is none."""
+        if c.b_src == BSource.ACC:
+            return _closed(self.acc[block.address(c, "b")])
+        if c.b_src == BSource.SP:
+            found = self._elements(self.sp, block.address(c, "b"), self.config.n, c.b_dtype)
+            return _closed(_typed(found, c.b_dtype))
+        return np.zeros((len(block.valid), self.config.n), np.uint64)
+
+    def _post_parameters(self, c: CommandFields, block: PointBlock) -> Symbols | None:
+        """Return the symbols of the parameters of the post-scale; None if it has none."""
+        if c.post == Post.SLOT:
+            slots = c.p_base + block.index["x"] * c.p_x + block.index["n"] * c.p_n
+            return self._slots(slots)[:, : block.width]
+        return row_symbols(c, self._operand_b(c, block))
 
     def _elements(self, memory: Symbols, address: NDArray[np.int64], lanes: int, dtype: int) -> Symbols:
         """Return the symbols of a row of elements at each byte address."""

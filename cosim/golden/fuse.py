@@ -10,8 +10,9 @@ import numpy as np
 from cosim.golden.dma import Events
 from cosim.golden.fuse_operands import combine, operand_a, operand_b
 from cosim.golden.fuse_reduce import post_scale, reduce_lanes, reduce_windows
-from cosim.golden.fuse_value import add_residual, lookup, requantize
+from cosim.golden.fuse_value import add_residual, lookup, requantize, slot_parameters
 from cosim.golden.memory import Memories, scatter
+from cosim.semantics.bounding_box import is_scalar_pair, reads_slots
 from cosim.semantics.command_fields import CommandFields
 from cosim.semantics.fixed_point import saturate
 from cosim.semantics.fuse_points import PointBlock, points
@@ -67,11 +68,12 @@ def run_block(memories: Memories, c: CommandFields, block: PointBlock, written: 
     """Execute a command at some of its points, add the results to the statistics, and return the saturations."""
     row = operand_b(memories, c, block, memories.config.n)
     a, exponent = operand_a(memories, c, block)
-    value, changed = requantize(memories, c, block, combine(c, a, row), exponent, row)
+    parameters = slot_parameters(memories, c, block) if reads_slots(c) else {}
+    value, changed = requantize(c, combine(c, a, row), exponent, row, parameters)
     counted = block.active if c.reduce == Reduce.NONE else block.active & block.valid[:, None]
     saturations = int(np.count_nonzero(changed & counted))
     if c.table:
-        value = lookup(memories, c, value)
+        value = lookup(memories, c, value, wide=bool(c.table_wide))
     if c.residual:
         value = add_residual(memories, c, block, value)
     if c.table2:
@@ -79,19 +81,24 @@ def run_block(memories: Memories, c: CommandFields, block: PointBlock, written: 
     value, contributing, counts = reduce_windows(c, block, value)
     if c.lane_reduce != Reduce.NONE:
         value = reduce_lanes(c, value, contributing)
-    value = post_scale(c, value, counts)
+    last = _last_points(c)
+    if c.post == Post.SLOT:
+        parameters = {name: each if len(each) == 1 else each[last] for name, each in parameters.items()}
+    value = post_scale(c, value, counts, None if row is None else row[last], parameters)
     return saturations + _write(memories, c, block, value, written)
+
+
+def _last_points(c: CommandFields) -> slice:
+    """Return the indices of the points that complete a result."""
+    size = c.wy_count * c.wx_count
+    return slice(None) if c.reduce == Reduce.NONE else slice(size - 1, None, size)
 
 
 def _write(
     memories: Memories, c: CommandFields, block: PointBlock, value: np.ndarray, written: WriteStatistics
 ) -> int:
     """Execute step 6, the write of the results, and return the number of elements that saturation changed."""
-    last = (
-        slice(None)
-        if c.reduce == Reduce.NONE
-        else slice(c.wy_count * c.wx_count - 1, None, c.wy_count * c.wx_count)
-    )
+    last = _last_points(c)
     address = block.address(c, "d")[last]
     written.rows += len(address)
     scalar = c.lane_reduce != Reduce.NONE
@@ -106,8 +113,7 @@ def _write(
         clipped = saturate(value, *_RANGES[c.d_dtype])
         _write_sp(memories.sp, address, clipped, lanes, Dtype(c.d_dtype))
     mask = np.arange(value.shape[1]) < lanes[:, None]
-    pair = c.post in (Post.RECIP, Post.RSQRT)
-    written.add(clipped[:, :1] if pair else clipped[mask])
+    written.add(clipped[:, :1] if is_scalar_pair(c) else clipped[mask])
     return int(np.count_nonzero((clipped != value) & mask))
 
 

@@ -8,39 +8,40 @@ from cosim.golden.memory import Memories, gather
 from cosim.semantics.command_fields import CommandFields
 from cosim.semantics.fixed_point import saturate, scale, wrap32
 from cosim.semantics.fuse_points import PointBlock
-from hw.isa.enums import Dtype, Requant, Rounding
+from hw.isa.enums import Dtype, Op, Requant, Rounding
 
 #: Exponent for which `scale` with multiplier 1 is the identity.
 _IDENTITY = 31
 
 
+#: Parameters of a slot or a command by name.
+_Parameters = dict[str, np.ndarray]
+
+
 def requantize(
-    memories: Memories,
     c: CommandFields,
-    block: PointBlock,
     value: np.ndarray,
     exponent: np.ndarray | int,
     row: np.ndarray | None,
+    slots: _Parameters,
 ) -> tuple:
     """Execute step 2, requantization; return the clipped values and the mask of lanes that clipping changed.
 
     Parameters
     ----------
-    memories : Memories
-        Memories that hold the parameter slots.
     c : CommandFields
         Fields of the FUSE command.
-    block : PointBlock
-        Points to which the values belong.
     value : numpy.ndarray
         Results of the binary operator, int64 of shape (point, lane).
     exponent : numpy.ndarray or int
         Exponents of the elements of operand A.
     row : numpy.ndarray or None
         Operand B, which contains multiplier and exponent for requant=row.
+    slots : dict of numpy.ndarray
+        Parameters of each point's slot (`slot_parameters`), if the command reads slots.
     """
-    lanes = _parameters(memories, c, block, row)
-    if c.bias_en:
+    lanes = _parameters(c, row, slots)
+    if c.bias_en and c.op != Op.MUL_SUB:
         value = wrap32(value + lanes["bias"])
     mult, power = lanes["mult"], lanes["exp"]
     rounding = Rounding(c.rounding)
@@ -60,8 +61,12 @@ def requantize(
     return clipped, clipped != value
 
 
-def _parameters(memories: Memories, c: CommandFields, block: PointBlock, row: np.ndarray | None) -> dict:
-    """Return bias, multipliers and exponents by name, each as an integer or an array of shape (point, lane)."""
+def _parameters(c: CommandFields, row: np.ndarray | None, slots: _Parameters) -> dict:
+    """Return bias, multipliers and exponents of step 2 by name, each as an integer or an array of shape (point,
+    lane).
+    """
+    if c.requant == Requant.SLOT:
+        return slots
     values = {
         "bias": c.bias,
         "mult": c.mult,
@@ -69,24 +74,41 @@ def _parameters(memories: Memories, c: CommandFields, block: PointBlock, row: np
         "neg_mult": c.neg_mult,
         "neg_exp": signed8(c.shifts, 8),
     }
-    if c.requant == Requant.SLOT:
-        slots = c.p_base + block.index["x"] * c.p_x + block.index["n"] * c.p_n
-        used, which = np.unique(slots, return_inverse=True)
-        rows = [memories.slot(int(slot)) for slot in used]
-        spread = which if len(used) > 1 else slice(None)  # all points use the same slot
-        for name in values:
-            table = np.stack([row[name] for row in rows])[:, : block.width].astype(np.int64)
-            values[name] = table[spread]
-    elif c.requant == Requant.ROW:
+    if c.requant == Requant.ROW:
         assert row is not None
-        values["mult"] = row[:, c.rq_lane : c.rq_lane + 1]
-        values["exp"] = row[:, c.rq_lane + 1 : c.rq_lane + 2].astype(np.int8).astype(np.int64)
+        values["mult"], values["exp"] = row_parameters(c, row)
     return values
 
 
-def lookup(memories: Memories, c: CommandFields, value: np.ndarray) -> np.ndarray:
-    """Execute step 3, table lookup; return the table entry that the low 8 bits of each value select."""
-    return memories.table_values(c.table_slot).astype(np.int64)[value & 255]
+def slot_parameters(memories: Memories, c: CommandFields, block: PointBlock) -> _Parameters:
+    """Return bias, multipliers and exponents of each point's slot by name, int64 of shape (point, lane), or (1, lane)
+    if all points use the same slot.
+    """
+    slots = c.p_base + block.index["x"] * c.p_x + block.index["n"] * c.p_n
+    used, which = np.unique(slots, return_inverse=True)
+    rows = [memories.slot(int(slot)) for slot in used]
+    spread = which if len(used) > 1 else slice(None)
+    return {
+        name: np.stack([row[name] for row in rows])[:, : block.width].astype(np.int64)[spread]
+        for name in ("bias", "mult", "exp", "neg_mult", "neg_exp")
+    }
+
+
+def row_parameters(c: CommandFields, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the multiplier and the exponent of each row of operand B, int64 of shape (row, 1)."""
+    exponent = row[:, c.rq_lane + 1 : c.rq_lane + 2].astype(np.int8).astype(np.int64)
+    return row[:, c.rq_lane : c.rq_lane + 1], exponent
+
+
+def lookup(memories: Memories, c: CommandFields, value: np.ndarray, *, wide: bool = False) -> np.ndarray:
+    """Execute step 3, table lookup; return the table entry that the low 8 bits of each value select.
+
+    The entries of a wide table are int32, whose high halves are in the next table.
+    """
+    table = memories.table_values(c.table_slot).astype(np.int64)
+    if wide:
+        table = (table & 0xFFFF) + (memories.table_values(c.table_slot + 1).astype(np.int64) << 16)
+    return table[value & 255]
 
 
 def add_residual(memories: Memories, c: CommandFields, block: PointBlock, value: np.ndarray) -> np.ndarray:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from cosim.golden.command import Command
 from cosim.golden.depthwise import stream_outputs
 from cosim.golden.matrix import active
+from cosim.semantics.bounding_box import is_scalar_pair, reads_row, reads_slots
 from cosim.semantics.command_fields import CommandFields
 from cosim.semantics.fuse_points import PointBlock, points
 from hw.config import MlaConfig
@@ -75,13 +76,19 @@ _PLACES = frozenset(
 )
 _RESIDUAL = ("r_dtype", "r_raw", "r_ls", "zp_xr", "x_mult", "r_mult", "o_mult", "r_shifts", "r_bias")
 #: Fields of the post-scale, and those that each function uses.
-_POST = frozenset({"post_bias", "post_mult", "post_shift", "post_zp", "post_lo", "post_hi", "post_rounding"})
+_POST = frozenset(
+    {"post_bias", "post_mult", "post_shift", "post_zp", "post_lo", "post_hi", "post_rounding", "root_shifts"}
+)
+_SCALED_PAIR = frozenset({"post_bias", "post_shift", "post_mult", "post_rounding", "root_shifts"})
 _POST_USED = {
     Post.NONE: frozenset(),
-    Post.SCALE: _POST,
+    Post.SCALE: _POST - {"root_shifts"},
     Post.COUNT: frozenset({"post_bias", "post_zp", "post_lo", "post_hi"}),
-    Post.RECIP: frozenset({"post_bias", "post_shift"}),
-    Post.RSQRT: frozenset({"post_bias", "post_shift"}),
+    Post.RECIP: _SCALED_PAIR,
+    Post.RSQRT: _SCALED_PAIR,
+    Post.ROW: frozenset({"post_bias", "post_zp", "post_lo", "post_hi", "post_rounding"}),
+    Post.SLOT: frozenset({"post_zp", "post_lo", "post_hi", "post_rounding"}),
+    Post.VAR_RSQRT: _SCALED_PAIR | {"post_zp"},
 }
 #: Fields of each step of the arithmetic of FUSE.
 _STEPS = {
@@ -303,9 +310,10 @@ class SymbolMachine:
         size = c.wy_count * c.wx_count
         # A reduction over one point returns it.
         reduce = Reduce.NONE if size == 1 and block.valid.all() else c.reduce
-        value = join(self._operands(c, block), _mode(c, reduce))
+        value, post = self._operands(c, block)
+        value = join(value, _mode(c, reduce))
         if c.table or c.table2:
-            table = self.table[c.table_slot * 512 : (c.table_slot + 1) * 512]
+            table = self.table[c.table_slot * 512 : (c.table_slot + 1 + c.table_wide) * 512]
             value = join(value, numbered(table, 0))
         if c.residual:
             value = join(value, self._elements(self.sp, block.address(c, "r"), block.width, c.r_dtype))
@@ -322,12 +330,17 @@ class SymbolMachine:
             value = np.where(contributing, mix(value), np.uint64(0)).sum(axis=1, dtype=np.uint64)[:, None]
         if c.post == Post.COUNT:
             value = join(value, counts[:, None])
-        if c.post in (Post.RECIP, Post.RSQRT):
+        if post is not None:
+            value = join(value, post[last][:, : value.shape[1]])
+        if is_scalar_pair(c):
             value = np.concatenate([join(value[:, :1], constant(each)) for each in ("mult", "exp")], axis=1)
         self._write(c, block, last, mix(value))
 
-    def _operands(self, c: CommandFields, block: PointBlock) -> Symbols:
-        """Return the symbols of operands A and B and of the requantization parameters."""
+    def _operands(self, c: CommandFields, block: PointBlock) -> tuple[Symbols, Symbols | None]:
+        """Return the symbols of operands A and B and of the requantization parameters, and those of the parameters of
+        the post-scale, if it has any.
+        """
+        post = None
         address = np.where(block.valid, block.address(c, "a"), 0)
         if c.a_src:
             value = self._elements(self.sp, address, block.width, c.a_dtype)
@@ -340,14 +353,19 @@ class SymbolMachine:
                 row = self.acc[address]
             else:
                 row = self._elements(self.sp, address, self.config.n, c.b_dtype)
-            if c.op in (Op.ADD, Op.SUB, Op.MUL):
+            if c.op not in (Op.PASS, Op.SQUARE):
                 value = join(value, row[:, c.b_lane : c.b_lane + 1] if c.b_bcast else row[:, : block.width])
             if c.requant == Requant.ROW:
                 value = join(join(value, row[:, c.rq_lane, None]), row[:, c.rq_lane + 1, None])
-        if c.requant == Requant.SLOT:
+            post = row_symbols(c, row)
+        if reads_slots(c):
             slots = c.p_base + block.index["x"] * c.p_x + block.index["n"] * c.p_n
-            value = join(value, self._slots(slots)[:, : block.width])
-        return value
+            parameters = self._slots(slots)[:, : block.width]
+            if c.requant == Requant.SLOT:
+                value = join(value, parameters)
+            if c.post == Post.SLOT:
+                post = parameters
+        return value, post
 
     def _slots(self, slots: NDArray[np.int64]) -> Symbols:
         """Return the symbol of all parameters of each lane in each of the given slots."""
@@ -388,6 +406,13 @@ class SymbolMachine:
         return join(value, constant("byte of", c.d_dtype, byte))
 
 
+def row_symbols(c: CommandFields, row: Symbols) -> Symbols | None:
+    """Return the symbols of the lanes of each row of operand B that the post-scale uses, of shape (row, 1)."""
+    if c.post == Post.ROW:
+        return join(row[:, c.rq_lane, None], row[:, c.rq_lane + 1, None])
+    return mix(row[:, c.rq_lane, None]) if c.post == Post.VAR_RSQRT else None
+
+
 def _initial(name: str, size: int) -> Symbols:
     """Return different symbols, which also differ from those of other memories."""
     return mix(np.arange(size, dtype=np.uint64) + constant("initial", name))
@@ -411,19 +436,19 @@ def _mode(c: CommandFields, reduce: int) -> Symbols:
 def arithmetic_fields(c: CommandFields) -> dict[str, int]:
     """Return the fields that determine the function of a FUSE command, without those that have no effect."""
     unused = set(_PLACES)
-    binary = c.op in (Op.ADD, Op.SUB, Op.MUL)
+    binary = c.op not in (Op.PASS, Op.SQUARE)
     if not c.a_src:
         unused |= {"a_dtype"}
-    if not (binary or c.requant == Requant.ROW):
+    if not (binary or reads_row(c)):
         unused |= {"b_src", "b_dtype"}
     if not (c.a_src and not c.a_float) and not (c.b_src == BSource.SP and "b_src" not in unused):
         unused |= {"zp_ab"}
-    if c.op not in (Op.MUL, Op.SQUARE):
+    if c.op not in (Op.MUL, Op.SQUARE, Op.MUL_SUB):
         unused |= {"op_shift"}
-    if not c.bias_en or c.requant == Requant.SLOT:
+    if not c.bias_en or c.requant == Requant.SLOT or c.op == Op.MUL_SUB:
         unused |= {"bias"}
     if c.requant in (Requant.OFF, Requant.SLOT):
-        unused |= {"mult", "neg_mult", "shifts"}
+        unused |= {"neg_mult", "shifts"} | ({"mult"} if c.op != Op.MUL_SUB else set())
     elif not c.neg_en:
         unused |= {"neg_mult"}
     if c.to_float:
@@ -457,8 +482,13 @@ def fuse_steps(c: CommandFields) -> dict[str, tuple[tuple[str, int], ...]]:
         "residual addition": bool(c.residual),
         "post-scale": c.post != Post.NONE,
     }
+    factor = ("mult",) if c.op == Op.MUL_SUB else ()
     return {
-        step: tuple((name, fields[name]) for name in names if name in fields)
+        step: tuple(
+            (name, fields[name])
+            for name in (*names, *(factor if step == "operator" else ()))
+            if name in fields
+        )
         for step, names in _STEPS.items()
         if used[step]
     }

@@ -9,7 +9,7 @@ from cosim.semantics.command_fields import CommandFields
 from cosim.semantics.coordinates import coordinate_ranges, unpadded_range
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS
-from hw.isa.enums import DTYPE_BYTES, BSource, Post, Reduce, Requant, Space, Unit
+from hw.isa.enums import DTYPE_BYTES, PAIRS, BSource, Post, Reduce, Requant, Space, Unit
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _fuse(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
         yield box("acc", c.b_base, _walk(c, "b"), 1)
     if c.residual:
         yield box("sp", c.r_base, _walk(c, "r"), n * DTYPE_BYTES[c.r_dtype])
-    if c.requant == Requant.SLOT:
+    if reads_slots(c):
         yield box("slot", c.p_base, [(c.x_count, c.p_x), (c.n_count, c.p_n)], 1)
     if not c.d_dst:
         yield box("acc", c.d_base, _walk(c, "d"), 1, True)
@@ -209,4 +209,14 @@ def _fuse(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
 
 def is_scalar_pair(c: CommandFields) -> bool:
     """Return whether the command's result is a multiplier and an exponent."""
-    return c.post in (Post.RECIP, Post.RSQRT)
+    return c.post in PAIRS
+
+
+def reads_row(c: CommandFields) -> bool:
+    """Return whether lanes rq_lane and rq_lane + 1 of operand B are parameters of a FUSE command."""
+    return c.requant == Requant.ROW or c.post in (Post.ROW, Post.VAR_RSQRT)
+
+
+def reads_slots(c: CommandFields) -> bool:
+    """Return whether a FUSE command reads parameter slots."""
+    return c.requant == Requant.SLOT or c.post == Post.SLOT

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from cosim.semantics.bounding_box import boxes, is_scalar_pair
+from cosim.semantics.bounding_box import boxes, is_scalar_pair, reads_row
 from cosim.semantics.command_fields import CommandFields
 from cosim.semantics.coordinates import COORDINATE_LIMITS, coordinate_ranges
 from hw.config import MlaConfig
-from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Space, Trap, Unit
+from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Space, Trap, Unit
 
 #: A DRAM window: first byte, last byte, permissions (bit 0 read, bit 1 write).
 DramWindow = tuple[int, int, int]
@@ -119,13 +119,15 @@ def _bad_fuse(config: MlaConfig, c: CommandFields) -> Iterator[bool]:
     yield _any_zero(c, "wx_count", "wy_count", "x_count", "y_count", "n_count")
     yield max(c.lanes, c.lanes_tail) > n
     yield c.b_src > BSource.SP
-    yield c.requant == Requant.ROW and (c.b_src == BSource.NONE or c.rq_lane + 1 >= n)
+    yield reads_row(c) and (c.b_src == BSource.NONE or c.rq_lane + 1 >= n)
     yield bool(c.b_bcast) and c.b_lane >= n
-    yield c.op > Op.SQUARE or (c.op not in (Op.PASS, Op.SQUARE) and c.b_src == BSource.NONE)
+    yield c.op > Op.MUL_SUB or (c.op not in (Op.PASS, Op.SQUARE) and c.b_src == BSource.NONE)
     yield c.r_dtype == Dtype.I32
-    yield c.table_slot >= config.table_slots
+    yield c.table_slot + c.table_wide >= config.table_slots
+    yield bool(c.table_wide) and (not c.table or bool(c.residual) or bool(c.table2))
     yield c.post == Post.COUNT and c.wx_count * c.wy_count > 255
-    yield c.post > Post.RSQRT or (pair and (c.lane_reduce == Reduce.NONE or bool(c.d_dst)))
+    yield pair and (c.lane_reduce == Reduce.NONE or bool(c.d_dst))
+    yield c.post == Post.SLOT and c.lane_reduce != Reduce.NONE
     yield c.lane_reduce != Reduce.NONE and not c.d_dst and c.d_lane + pair >= n
     yield c.r_ls > 30
     yield c.tail_dim in (5, 6)

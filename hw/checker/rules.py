@@ -5,7 +5,7 @@ from amaranth.lib import data
 
 from hw.checker.values import times_groups
 from hw.config import MlaConfig
-from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Space, Unit
+from hw.isa.enums import PAIRS, BSource, Dtype, Op, Post, Reduce, Requant, Space, Unit
 
 
 def _zero(fields: data.View, *names: str) -> list[Value]:
@@ -70,19 +70,21 @@ def fuse_word_rules(src: data.View, stage: data.View, config: MlaConfig) -> list
     """Return conditions on the packed words, any of which makes a FUSE command illegal."""
     n = config.n
     none = src.b_src == BSource.NONE
-    pair = (stage.post == Post.RECIP) | (stage.post == Post.RSQRT)
+    pair = Cat(stage.post == each for each in PAIRS).any()
+    of_row = (src.requant == Requant.ROW) | (stage.post == Post.ROW) | (stage.post == Post.VAR_RSQRT)
     reduces = stage.lane_reduce != Reduce.NONE
     return [
-        (src.requant == Requant.ROW) & (none | (src.rq_lane >= n - 1)),
+        of_row & (none | (src.rq_lane >= n - 1)),
         src.b_bcast & (src.b_lane >= n),
         none & (src.op != Op.PASS) & (src.op != Op.SQUARE),
         src.b_src > BSource.SP,
-        src.op > Op.SQUARE,
+        src.op > Op.MUL_SUB,
         stage.r_dtype == Dtype.I32,
-        stage.table_slot >= config.table_slots,
+        stage.table_slot + stage.table_wide >= config.table_slots,
+        stage.table_wide & (~stage.table | stage.residual | stage.table2),
         reduces & ~stage.d_dst & ((src.d_lane >= n) | (pair & (src.d_lane == n - 1))),
         pair & (~reduces | stage.d_dst),
-        stage.post > Post.RSQRT,
+        (stage.post == Post.SLOT) & reduces,
         stage.r_ls > 30,
         (stage.tail_dim == 5) | (stage.tail_dim == 6),
     ]

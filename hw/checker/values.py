@@ -111,7 +111,7 @@ def fuse_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Va
     return {
         "use_b": uses_b,
         "use_r": stage.residual,
-        "use_slots": (src.requant == Requant.SLOT) | (stage.post == Post.COUNT),
+        "use_slots": (src.requant == Requant.SLOT) | (stage.post == Post.SLOT) | (stage.post == Post.COUNT),
         "one": Const(1),
         "a_touched": _named(m, Unit.FUSE, "a_touched", 8, Mux(src.a_src, _bytes(n, src.a_dtype), 1)),
         "b_touched": _named(

@@ -18,6 +18,8 @@ BIAS_AT = 2
 class BinaryOperator(wiring.Component):
     """Computes (A op B) + bias, wrapping; a product is formed from the low 18 bits of A and B and shifted right.
 
+    The bias is not added to A * factor - B.
+
     Latency: LATENCY. Throughput: one beat per cycle.
 
     Parameters
@@ -36,7 +38,7 @@ class BinaryOperator(wiring.Component):
     bias : In(lanes)
         The slot's bias, BIAS_AT cycles after the operands.
     bias_en : Out(1)
-        High if the beat at the input needs the bias of a slot.
+        High if step 2 or the post-scale of the beat at the input needs the bias of a slot.
     value : Out(lanes)
         Result of each lane.
     """
@@ -61,10 +63,16 @@ class BinaryOperator(wiring.Component):
         m = Module()
         beats = pipeline_struct(m, "beat", self.beat, LATENCY)
         m.d.comb += self.o_beat.eq(beats[-1])
-        start = fetch(m, "start", self.controls, ("add", "sub", "square", "bias_slot"), beats[0].cmd)
+        start = fetch(
+            m,
+            "start",
+            self.controls,
+            ("add", "sub", "square", "mul_sub", "factor", "reads_bias"),
+            beats[0].cmd,
+        )
         shift = fetch(m, "shift", self.controls, ("shift",), beats[1].cmd)
-        end = fetch(m, "end", self.controls, ("product", "bias_slot", "bias"), beats[2].cmd)
-        m.d.comb += self.bias_en.eq(self.beat.valid & start.bias_slot)
+        end = fetch(m, "end", self.controls, ("product", "mul_sub", "bias_slot", "bias"), beats[2].cmd)
+        m.d.comb += self.bias_en.eq(self.beat.valid & start.reads_bias)
         for lane in range(self._lanes):
             a, b = self.a[lane], self.b[lane]
             sum_1, sum_2 = (Signal(signed(32), name=f"sum_{i}_{lane}", reset_less=True) for i in (1, 2))
@@ -73,13 +81,15 @@ class BinaryOperator(wiring.Component):
             product = Signal(signed(36), name=f"product_{lane}", reset_less=True)
             shifted = Signal(signed(32), name=f"shifted_{lane}", reset_less=True)
             bias = Signal(signed(32), name=f"bias_{lane}")
+            minuend = Signal(signed(32), name=f"minuend_{lane}")
             m.d.comb += [
                 self.value[lane].eq(value),
-                factor.eq(Mux(start.square, a, b)[:18].as_signed()),
-                bias.eq(Mux(end.bias_slot, self.bias[lane], end.bias)),
+                minuend.eq(Mux(start.mul_sub, 0, a)),
+                factor.eq(Mux(start.mul_sub, start.factor, Mux(start.square, a, b)[:18].as_signed())),
+                bias.eq(Mux(end.mul_sub, sum_2, Mux(end.bias_slot, self.bias[lane], end.bias))),
             ]
             m.d.sync += [
-                sum_1.eq(Mux(start.add, a + b, Mux(start.sub, a - b, a))),
+                sum_1.eq(Mux(start.add, a + b, Mux(start.sub | start.mul_sub, minuend - b, a))),
                 sum_2.eq(sum_1),
                 product.eq(a[:18].as_signed() * factor),
                 shifted.eq(product >> shift.shift),

@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.fuse.layouts import controls
-from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Rounding, Unit
+from hw.isa.enums import PAIRS, BSource, Dtype, Op, Post, Reduce, Requant, Rounding, Unit
 from hw.layouts import command_layout
 
 _MIN, _MAX = -(1 << 31), (1 << 31) - 1
@@ -89,10 +89,13 @@ class Decoder(wiring.Component):
             self.source.a_float.eq(stage.a_float),
             self.op.add.eq(src.op == Op.ADD),
             self.op.sub.eq(src.op == Op.SUB),
-            self.op.product.eq((src.op == Op.MUL) | (src.op == Op.SQUARE)),
+            self.op.product.eq((src.op == Op.MUL) | (src.op == Op.SQUARE) | (src.op == Op.MUL_SUB)),
             self.op.square.eq(src.op == Op.SQUARE),
+            self.op.mul_sub.eq(src.op == Op.MUL_SUB),
+            self.op.factor.eq(cmd.mult[:18].as_signed()),
             self.op.shift.eq(cmd.op_shift),
             self.op.bias_slot.eq(src.bias_en & (src.requant == Requant.SLOT)),
+            self.op.reads_bias.eq((src.bias_en & (src.requant == Requant.SLOT)) | (stage.post == Post.SLOT)),
             self.op.bias.eq(Mux(src.bias_en & (src.requant != Requant.SLOT), cmd.bias, 0)),
         ]
 
@@ -120,8 +123,10 @@ class Decoder(wiring.Component):
         m.d.comb += [
             self.table.enable.eq(stage.table),
             self.table.slot.eq(stage.table_slot),
-            self.table2.enable.eq(stage.table2),
-            self.table2.slot.eq(stage.table_slot),
+            self.table.wide.eq(stage.table_wide),
+            self.table2.enable.eq(stage.table2 | stage.table_wide),
+            self.table2.slot.eq(stage.table_slot + stage.table_wide),
+            self.table2.wide.eq(stage.table_wide),
             res.enable.eq(stage.residual),
             res.rounding.eq(Mux(stage.r_raw, Rounding.SINGLE, cmd.src.rounding)),
             res.raw.eq(stage.r_raw),
@@ -152,15 +157,15 @@ class Decoder(wiring.Component):
 
     def _result(self, m: Module) -> None:
         cmd, stage, post, out = self.cmd, self.cmd.stage, self.post, self.writer
-        none, recip, rsqrt = (
-            Signal(name=f"post_{p.name.lower()}") for p in (Post.NONE, Post.RECIP, Post.RSQRT)
-        )
+        none, pair, variance = (Signal(name=f"post_{name}") for name in ("none", "pair", "variance"))
+        plain = Signal(name="post_plain")
         m.d.comb += [
             none.eq(stage.post == Post.NONE),
-            recip.eq(stage.post == Post.RECIP),
-            rsqrt.eq(stage.post == Post.RSQRT),
+            pair.eq(Cat(stage.post == each for each in PAIRS).any()),
+            variance.eq(stage.post == Post.VAR_RSQRT),
+            plain.eq(none | (pair & (cmd.post_mult == 0))),
         ]
-        plain = none | recip | rsqrt
+        unlimited = none | pair
         dtype = Mux(stage.d_dst, stage.d_dtype, Dtype.I32)
         scalar = stage.lane_reduce != Reduce.NONE
         m.d.comb += [
@@ -169,23 +174,32 @@ class Decoder(wiring.Component):
             post.bias.eq(Mux(none, 0, cmd.post_bias)),
             post.count.eq(stage.post == Post.COUNT),
             post.mult.eq(Mux(plain, 1, cmd.post_mult)),
-            post.exponent.eq(Mux(plain, _IDENTITY, cmd.post_shift)),
-            post.rounding.eq(Mux(stage.post == Post.SCALE, stage.post_rounding, Rounding.SINGLE)),
-            post.zp.eq(Mux(plain, 0, cmd.post_zp)),
-            post.hi.eq(Mux(plain, Const(_MAX, signed(32)), cmd.post_hi)),
-            post.lo.eq(Mux(plain, Const(_MIN, signed(32)), _least(m, "post_low", cmd.post_lo, cmd.post_hi))),
+            post.exponent.eq(
+                Mux(plain, _IDENTITY, Mux(pair, cmd.root_shifts[:8].as_signed(), cmd.post_shift))
+            ),
+            post.square_exponent.eq(cmd.root_shifts[8:].as_signed()),
+            post.rounding.eq(Mux(plain, Rounding.SINGLE, stage.post_rounding)),
+            post.row.eq(stage.post == Post.ROW),
+            post.slot.eq(stage.post == Post.SLOT),
+            post.variance.eq(variance),
+            post.zp.eq(Mux(unlimited & ~variance, 0, cmd.post_zp)),
+            post.hi.eq(Mux(unlimited, Const(_MAX, signed(32)), cmd.post_hi)),
+            post.lo.eq(
+                Mux(unlimited, Const(_MIN, signed(32)), _least(m, "post_low", cmd.post_lo, cmd.post_hi))
+            ),
             post.low.eq(_pick(m, "type_low", signed(32), dtype, {d: r[0] for d, r in _RANGES.items()}, _MIN)),
             post.high.eq(
                 _pick(m, "type_high", signed(32), dtype, {d: r[1] for d, r in _RANGES.items()}, _MAX)
             ),
             post.scalar.eq(scalar),
+            post.pair.eq(pair),
+            post.root.eq(stage.post != Post.RECIP),
             post.emit_all.eq(stage.reduce == Reduce.NONE),
             out.sp.eq(stage.d_dst),
             out.dtype.eq(dtype),
             out.scalar.eq(scalar),
             out.d_lane.eq(cmd.src.d_lane),
-            out.recip.eq(recip),
-            out.rsqrt.eq(rsqrt),
+            out.pair.eq(pair),
             out.exponent.eq(cmd.post_shift),
             out.scaled.eq(cmd.src.requant != Requant.OFF),
             out.table.eq(stage.table | stage.table2),

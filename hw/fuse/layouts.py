@@ -90,8 +90,11 @@ OP_CONTROL = data.StructLayout(
         "sub": 1,
         "product": 1,
         "square": 1,
+        "mul_sub": 1,
+        "factor": signed(18),  # multiplier of mul_sub
         "shift": 5,
         "bias_slot": 1,
+        "reads_bias": 1,
         "bias": _S32,
     }
 )
@@ -123,7 +126,9 @@ def requant_control(n: int) -> data.StructLayout:
     )
 
 
-TABLE_CONTROL = data.StructLayout({"enable": 1, "slot": 3})
+#: `wide`: 1 keeps the index below the entry, for the lookup of the high half by the second stage, which has the same
+#: control.
+TABLE_CONTROL = data.StructLayout({"enable": 1, "slot": 3, "wide": 1})
 RESIDUAL_CONTROL = data.StructLayout(
     {
         "enable": 1,
@@ -157,6 +162,10 @@ def post_control(n: int) -> data.StructLayout:
         {
             "bias": _S32,
             "count": 1,
+            "row": 1,
+            "slot": 1,
+            "variance": 1,
+            "square_exponent": _S8,
             "mult": _S32,
             "exponent": _S8,
             "rounding": 2,
@@ -166,6 +175,8 @@ def post_control(n: int) -> data.StructLayout:
             "low": _S32,
             "high": _S32,
             "scalar": 1,
+            "pair": 1,
+            "root": 1,
             "emit_all": 1,
             "mask": unsigned(n),
             "mask_tail": unsigned(n),
@@ -181,8 +192,7 @@ def writer_control(n: int) -> data.StructLayout:
             "dtype": 2,
             "scalar": 1,
             "d_lane": 5,
-            "recip": 1,
-            "rsqrt": 1,
+            "pair": 1,
             "exponent": _S8,
             "mask": unsigned(n),
             "mask_tail": unsigned(n),

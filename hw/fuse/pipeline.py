@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from amaranth.hdl import Elaboratable, Module, Value
+from amaranth.hdl import Cat, Elaboratable, Module, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -37,6 +37,12 @@ STAGES = {
 _TO_RESIDUAL = binary_op.LATENCY + requant.LATENCY + tables.LATENCY
 
 
+def _requant_to_post(config: MlaConfig) -> int:
+    """Return the number of cycles from a value of step 2 to the reduced value."""
+    steps = requant.LATENCY + tables.LATENCY + residual.LATENCY + tables.LATENCY
+    return steps + WINDOW_LATENCY + lane_reduce_latency(config)
+
+
 def latency(config: MlaConfig) -> int:
     """Return the number of cycles from a beat at the operand registers to the end of the pipeline."""
     late = WINDOW_LATENCY + lane_reduce_latency(config) + post_scale.LATENCY
@@ -65,6 +71,10 @@ class Pipeline(wiring.Component):
         Operands and beats, see `OperandFetch`.
     o_beat : Out(BEAT), o : Out(lanes), o_changed : Out
         Beat at the output, its elements, and the number of lanes that clipping has changed.
+    o_pair, o_root : Out(1)
+        High if the beat's first element is the operand of a reciprocal, and if its root is needed first.
+    o_emit : Out(1)
+        High if the beat's point completes a result.
     """
 
     def __init__(self, config: MlaConfig):
@@ -83,6 +93,9 @@ class Pipeline(wiring.Component):
                 "o_beat": Out(BEAT),
                 "o": Out(lanes(lanes_of(config))),
                 "o_changed": Out(SUM_BITS),
+                "o_pair": Out(1),
+                "o_root": Out(1),
+                "o_emit": Out(1),
             }
         )
 
@@ -93,9 +106,9 @@ class Pipeline(wiring.Component):
         m.submodules.params = self._params = Params(config)
         m.submodules.op = self._op = BinaryOperator(config)
         m.submodules.requant = self._requant = Requantizer(config)
-        m.submodules.table = self._table = TableLookup(config)
+        m.submodules.table = self._table = TableLookup(config, high=False)
         m.submodules.residual = self._residual = Residual(config)
-        m.submodules.table2 = self._table2 = TableLookup(config)
+        m.submodules.table2 = self._table2 = TableLookup(config, high=True)
         m.submodules.reduce = self._reduce = WindowReduce(config)
         m.submodules.lane_reduce = self._lane_reduce = LaneReduce(config)
         m.submodules.post = self._post = PostScale(config)
@@ -148,6 +161,13 @@ class Pipeline(wiring.Component):
             m.d.comb += Value.cast(getattr(requant_, name)).eq(
                 pipeline_delay(m, name, value, binary_op.LATENCY)
             )
+        # The post-scale needs the bias in the cycle of its value, the others one cycle later, like step 2.
+        late = [
+            (getattr(self._post, name), getattr(params, name)) for name in ("bias", "mult", "exponent")
+        ] + [(getattr(self._post, name), getattr(requant_, name)) for name in ("row_mult", "row_exponent")]
+        sources = Cat(Value.cast(source) for _, source in late)
+        m.submodules.late = delayed = DelayLine(width=len(sources), cycles=_requant_to_post(self._config) + 1)
+        m.d.comb += [delayed.i.eq(sources), Cat(Value.cast(target) for target, _ in late).eq(delayed.o)]
 
     def _values(self, m: Module) -> None:
         """Add the stages of steps 2 to 4."""
@@ -179,4 +199,7 @@ class Pipeline(wiring.Component):
             self.o_beat.eq(post_.o_beat),
             self.o.eq(post_.o),
             self.o_changed.eq(post_.o_changed),
+            self.o_pair.eq(post_.o_pair),
+            self.o_root.eq(post_.o_root),
+            self.o_emit.eq(post_.o_emit),
         ]

@@ -1,6 +1,6 @@
 """Loadable tables of 256 int16 entries, and the lookup stage."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -19,6 +19,9 @@ _TABLE_BYTES = 512
 class TableLookup(wiring.Component):
     """Replaces each value by table[value & 255] if the command enables the lookup.
 
+    The two stages look up the entries of a wide table one after the other: the first returns the low half of the entry
+    above the index, the second uses this index and returns the whole entry.
+
     Each lane has a copy of all tables. A copy is as wide as a write (N bytes), so that it can accept a write in every
     cycle; a read selects the entry within the word.
 
@@ -28,6 +31,8 @@ class TableLookup(wiring.Component):
     ----------
     config : MlaConfig
         Machine configuration; uses the number of lanes and of tables.
+    high : bool
+        True for the stage that looks up the high halves of wide tables.
 
     Members
     -------
@@ -41,7 +46,8 @@ class TableLookup(wiring.Component):
         Value of each lane before and after the lookup, int32.
     """
 
-    def __init__(self, config: MlaConfig):
+    def __init__(self, config: MlaConfig, *, high: bool):
+        self._high = high
         self._n, self._lanes, self._tables = config.n, lanes_of(config), config.table_slots
         super().__init__(
             {
@@ -59,7 +65,7 @@ class TableLookup(wiring.Component):
         beats = pipeline_struct(m, "beat", self.beat, LATENCY)
         m.d.comb += self.o_beat.eq(beats[-1])
         first = fetch(m, "first", self.controls, ("enable", "slot"), beats[0].cmd)
-        second = fetch(m, "second", self.controls, ("enable",), beats[1].cmd)
+        second = fetch(m, "second", self.controls, ("enable", "wide"), beats[1].cmd)
         m.submodules.ram = ram = Ram(
             width=8 * self._n, depth=self._tables * _TABLE_BYTES // self._n, reads=self._lanes, exclusive=True
         )
@@ -78,7 +84,11 @@ class TableLookup(wiring.Component):
             ]
             held = pipeline_delay(m, f"value_{lane}", value, 1)
             entry = self._entry(m, lane, getattr(ram, f"r{lane}_data"), held)
-            m.d.comb += self.o[lane].eq(pipeline_register(m, f"o_{lane}", Mux(second.enable, entry, held)))
+            whole = Cat(held[8:24], entry[:16]) if self._high else Cat(held[:8], entry[:16], Const(0, 8))
+            found = Mux(second.wide, whole.as_signed(), entry)
+            m.d.comb += self.o[lane].eq(
+                pipeline_register(m, f"o_{lane}", Mux(second.enable, found, held), signed(32))
+            )
         return m
 
     def _entry(self, m: Module, lane: int, word: Value, value: Value) -> Signal:

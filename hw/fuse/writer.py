@@ -1,8 +1,6 @@
 """FUSE step 6: writes of the results to the scratchpad or the accumulator."""
 
-from collections.abc import Iterable
-
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -10,13 +8,16 @@ from hw.config import MlaConfig
 from hw.fuse.control_store import fetch
 from hw.fuse.layouts import CREDITS, DESCRIPTOR, control_write, lanes, lanes_of, writer_control
 from hw.fuse.post_scale import SUM_BITS
-from hw.fuse.reciprocal import Reciprocal
+from hw.fuse.reciprocal import Reciprocals
 from hw.fuse.row_assembler import assemble_row, collect_row
 from hw.fuse.statistics import REPORT
 from hw.isa.enums import Dtype
 from hw.lib.fifo import CreditFifo
-from hw.lib.pipeline import optional_register, pipeline_register, vacancy
+from hw.lib.pipeline import optional_register, vacancy
 from hw.memory.ports import AccWritePort, SpWritePort
+
+#: Maximum number of points that wait for reciprocals.
+_PENDING = 64
 
 
 class Writer(wiring.Component):
@@ -24,7 +25,7 @@ class Writer(wiring.Component):
 
     Beats wait in a queue with one entry per credit; addresses of points wait in a second queue, which is filled when
     points are issued. A row of bytes takes one write, a row of int16 two writes, and a row of int32 in the scratchpad
-    four. A reciprocal blocks the writer, but not the pipeline, until it has been computed.
+    four. Reciprocals are computed at the same time in several units; only a row without a reciprocal waits for them.
 
     Latency: two cycles from a beat to its write. Throughput: one point every fuse_rate cycles.
 
@@ -41,6 +42,10 @@ class Writer(wiring.Component):
         High if a point is issued; descriptor of this point.
     beat : In(1), value : In(lanes), changed : In
         High if a beat leaves the pipeline; elements of the beat; number of lanes changed by clipping.
+    pair, root : In(1)
+        High if the beat's first element is the operand of a reciprocal, and if its root is needed first.
+    emit : In(1)
+        High if the beat's point completes a result.
     sp_write, acc_write : Out
         Write ports of scratchpad and accumulator.
     report : Out(REPORT), row : Out(lanes), mask : Out
@@ -50,9 +55,12 @@ class Writer(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
+        self._config = config
         self._n, self._lanes, self._rate = config.n, lanes_of(config), config.fuse_rate
         self._control, self._late = writer_control(config.n), config.pipelined
-        self._entry = data.StructLayout({"value": lanes(self._lanes), "changed": SUM_BITS})
+        self._entry = data.StructLayout(
+            {"value": lanes(self._lanes), "changed": SUM_BITS, "pair": 1, "root": 1, "emit": 1}
+        )
         super().__init__(
             {
                 "controls": In(control_write(self._control)),
@@ -61,6 +69,9 @@ class Writer(wiring.Component):
                 "beat": In(1),
                 "value": In(lanes(self._lanes)),
                 "changed": In(SUM_BITS),
+                "pair": In(1),
+                "root": In(1),
+                "emit": In(1),
                 "sp_write": Out(SpWritePort(config)),
                 "acc_write": Out(AccWritePort(config)),
                 "report": Out(REPORT),
@@ -80,29 +91,65 @@ class Writer(wiring.Component):
             beats.push.eq(self.beat),
             beats.w_data.value.eq(self.value),
             beats.w_data.changed.eq(self.changed),
+            beats.w_data.pair.eq(self.pair),
+            beats.w_data.root.eq(self.root),
+            beats.w_data.emit.eq(self.emit),
         ]
         point, control = self._head(m, points)
-        free, load = Signal(), Signal()
-        ready, row, changed = self._assemble(m, beats, load)
+        free, taken = Signal(), Signal()
+        ready, row, changed, last = self._assemble(m, beats, taken)
+        m.submodules.reciprocals = units = Reciprocals(self._config)
+        # Operands of reciprocals leave the queue of beats before their results are written. Results stay in order:
+        # points that are part of a window wait with them in a second queue, and a result without a reciprocal waits
+        # until that queue is empty.
+        depth = min(_PENDING, CREDITS // self._rate)
+        m.submodules.pending = pending = CreditFifo(
+            data.StructLayout({"changed": SUM_BITS, "pair": 1}), depth
+        )
+        waiting = Signal(range(depth + 1))
+        room = ~waiting[-1]
+        start, queue, direct, finish, load = (Signal() for _ in range(5))
+        spaced = self._spacing(m, load)
         scalar = row[self._n - self._lanes]
-        m.submodules.reciprocal = unit = Reciprocal()
-        function = Signal()
-        start, x, done = self._register_scalar(m, load, ready & function, scalar, unit.done)
+        m.d.sync += waiting.eq(waiting + queue - finish)
         m.d.comb += [
-            function.eq((control.recip | control.rsqrt) & point.emit),
-            unit.start.eq(start),
-            unit.x.eq(x),
-            unit.root.eq(control.rsqrt),
-            unit.shift.eq(control.exponent),
-            load.eq(ready & free & (~function | done)),
-            unit.taken.eq(load),
-            points.pop.eq(load),
+            start.eq(ready & last.pair & units.ready & room),
+            queue.eq(start | (ready & ~last.emit & (waiting != 0) & room)),
+            direct.eq(ready & ~last.pair & (waiting == 0) & free & spaced),
+            finish.eq(pending.valid & (~pending.r_data.pair | units.done) & free & spaced),
+            taken.eq(queue | direct),
+            units.start.eq(start),
+            units.x.eq(scalar),
+            units.root.eq(last.root),
+            units.taken.eq(finish & pending.r_data.pair),
+            pending.push.eq(queue),
+            pending.w_data.changed.eq(changed),
+            pending.w_data.pair.eq(last.pair),
+            pending.pop.eq(finish),
         ]
-        self._pop(m, beats, load)
-        value = Signal(signed(32))
-        m.d.comb += value.eq(Mux(function, unit.mult, scalar))
-        self._load(m, load, free, point, control, row, changed, value, unit.exponent)
+        m.d.comb += [load.eq(direct | finish), points.pop.eq(load)]
+        self._pop(m, beats, taken)
+        value, clipped = Signal(signed(32)), Signal(SUM_BITS)
+        m.d.comb += [
+            value.eq(Mux(finish, units.mult, scalar)),
+            clipped.eq(Mux(finish, pending.r_data.changed, changed)),
+        ]
+        exponent = (units.exponent + control.exponent)[:8].as_signed()
+        self._load(m, load, free, point, control, row, clipped, value, exponent)
         return m
+
+    def _spacing(self, m: Module, load: Signal) -> Value:
+        """Return a signal that is low in the fuse_rate - 1 cycles after a load, because the statistics take one row in
+        fuse_rate cycles; several reciprocals may be done at the same time.
+        """
+        if self._rate == 1:
+            return Const(1)
+        left = Signal(range(self._rate))
+        with m.If(load):
+            m.d.sync += left.eq(self._rate - 1)
+        with m.Elif(left != 0):
+            m.d.sync += left.eq(left - 1)
+        return left == 0
 
     def _head(self, m: Module, points: CreditFifo) -> tuple[data.View, data.View]:
         """Return the point at the head of the queue and its controls. With `pipelined`, both are in registers and valid
@@ -112,24 +159,20 @@ class Writer(wiring.Component):
         control = fetch(m, "writer", self.controls, tuple(self._control.members), point.cmd)
         return point, optional_register(m, "point_control", control, self._late)
 
-    def _assemble(self, m: Module, beats: CreditFifo, load: Signal) -> tuple[Value, list[Value], Value]:
+    def _assemble(
+        self, m: Module, beats: CreditFifo, taken: Signal
+    ) -> tuple[Value, list[Value], Value, data.View]:
         """Assemble the row at the head of the queue.
 
-        Return a signal that is high if the row is complete, the lanes of the row, and the number of lanes changed by
-        clipping.
+        Return a signal that is high if the row is complete, the lanes of the row, the number of lanes changed by
+        clipping, and the last beat.
         """
         return assemble_row(m, beats, self._rate)
 
-    def _pop(self, m: Module, beats: CreditFifo, load: Signal) -> None:
-        """Remove the last beat of a row from the queue when the row is loaded."""
-        with m.If(load):
+    def _pop(self, m: Module, beats: CreditFifo, taken: Signal) -> None:
+        """Remove the last beat of a row from the queue when the row is taken."""
+        with m.If(taken):
             m.d.comb += beats.pop.eq(1)
-
-    def _register_scalar(
-        self, m: Module, load: Signal, start: Value, x: Value, done: Value
-    ) -> Iterable[Value]:
-        """Return the signals `start`, `x` and `done` of the reciprocal; a subclass may register them."""
-        return start, x, done
 
     def _vacate(self, m: Module, valid: Signal, complete: Signal) -> None:
         """Clear `valid` when a row has been written, unless the next row is loaded in that cycle."""
@@ -168,7 +211,7 @@ class Writer(wiring.Component):
             for lane in range(n):
                 # A scalar is copied to every lane, and the exponent of a reciprocal to the lanes after d_lane; masks
                 # select the lanes to write.
-                other = Mux((control.recip | control.rsqrt) & (control.d_lane < lane), exponent, scalar)
+                other = Mux(control.pair & (control.d_lane < lane), exponent, scalar)
                 m.d.sync += held_row[lane].eq(Mux(control.scalar, other, row[lane]))
         sp, acc = self.sp_write, self.acc_write
         self._acc(m, load, point, control, lane_mask)
@@ -193,7 +236,7 @@ class Writer(wiring.Component):
         acc = self.acc_write
         one = Signal(self._n + 1)
         m.d.comb += one.eq(1 << control.d_lane)
-        pair = one | Mux(control.recip | control.rsqrt, one << 1, 0)
+        pair = one | Mux(control.pair, one << 1, 0)
         with m.If(load):
             m.d.sync += [acc.row.eq(point.addr), acc.mask.eq(Mux(control.scalar, pair, lane_mask))]
         m.d.comb += acc.data.eq(self.row.as_value())
@@ -253,25 +296,19 @@ class Writer(wiring.Component):
 
 
 class PipelinedWriter(Writer):
-    """`Writer` with registers for whole rows, their points and the operand of the reciprocal.
+    """`Writer` with registers for whole rows and their points.
 
     Latency: as for `Writer`, plus the cycles of these registers. Throughput: as for `Writer`, because a row has several
     beats. Parameters and members are those of `Writer`.
     """
 
-    def _assemble(self, m: Module, beats: CreditFifo, load: Signal) -> tuple[Value, list[Value], Value]:
-        return collect_row(m, beats, self._rate, load)
+    def _assemble(
+        self, m: Module, beats: CreditFifo, taken: Signal
+    ) -> tuple[Value, list[Value], Value, data.View]:
+        return collect_row(m, beats, self._rate, taken)
 
-    def _pop(self, m: Module, beats: CreditFifo, load: Signal) -> None:
+    def _pop(self, m: Module, beats: CreditFifo, taken: Signal) -> None:
         pass
-
-    def _register_scalar(
-        self, m: Module, load: Signal, start: Value, x: Value, done: Value
-    ) -> Iterable[Value]:
-        return [
-            pipeline_register(m, f"scalar_{name}", value)
-            for name, value in (("starts", start & ~load), ("x", x), ("found", done))
-        ]
 
     def _vacate(self, m: Module, valid: Signal, complete: Signal) -> None:
         with m.If(complete):

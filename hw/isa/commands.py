@@ -51,12 +51,13 @@ FUSE_SRC = Packed(
         Field("b_dtype", 2, doc="element type of B in SP", enum=names(Dtype)),
         Field("b_bcast", 1, doc="broadcast lane b_lane of B"),
         Field("b_lane", 5, doc="lane of B to broadcast"),
-        Field("op", 3, doc="operator between A and B", enum=names(Op)),
+        Field("op", 3, doc="operator between A and B; mul_sub: A * mult - B", enum=names(Op)),
         Field("requant", 2, doc="source of multiplier and shift", enum=names(Requant)),
         Field(
             "rq_lane",
             5,
-            doc="lane of B that contains the multiplier (its shift is in the next lane) for requant=row",
+            doc="lane of B that contains the multiplier for requant=row and post=row (its shift is in the next lane), "
+            "or the sum for post=var_rsqrt",
         ),
         Field("rounding", 2, doc="rounding of steps 2 and 4", enum=names(Rounding)),
         Field("bias_en", 1, doc="add the bias (from the slot, or the field bias)"),
@@ -83,7 +84,7 @@ FUSE_STAGE = Packed(
         Field("reduce", 2, doc="reduction over the window dimensions wy and wx", enum=names(Reduce)),
         Field("lane_reduce", 2, doc="reduction across lanes after the window", enum=names(Reduce)),
         Field("post", 3, doc="post-scale", enum=names(Post)),
-        Field("post_rounding", 2, doc="rounding of post=scale", enum=names(Rounding)),
+        Field("post_rounding", 2, doc="rounding of the post-scale", enum=names(Rounding)),
         Field("d_dst", 1, doc="destination", enum=("acc", "sp")),
         Field("d_dtype", 2, doc="element type of the result in SP", enum=names(Dtype)),
         Field(
@@ -94,6 +95,11 @@ FUSE_STAGE = Packed(
         ),
         Field("a_float", 1, doc="A's int32 are float32 bit patterns; their exponents are passed to step 2"),
         Field("to_float", 1, doc="step 2 returns float32 bit patterns, without zero point and clip"),
+        Field(
+            "table_wide",
+            1,
+            doc="entries of the lookup after step 2 are int32: low halves in table_slot, high halves in the next table",
+        ),
     ),
 )
 
@@ -142,7 +148,7 @@ FUSE_FIELDS = (
     ),
     Field("op_shift", 5, doc="right shift of a product of step 1"),
     word32("bias", "bias for requant off, imm and row"),
-    word32("mult", "multiplier of requant=imm"),
+    word32("mult", "multiplier of requant=imm and op=mul_sub"),
     word32("neg_mult", "second multiplier of requant=imm"),
     Field(
         "shifts", 16, doc="exponents of requant=imm: shift in bits 7..0, neg_shift in bits 15..8, both signed"
@@ -168,13 +174,24 @@ FUSE_FIELDS = (
     word32("r_lo", "residual add: minimum result", default=-(1 << 31)),
     word32("r_hi", "residual add: maximum result", default=(1 << 31) - 1),
     word32("post_bias", "added before the post-scale"),
-    word32("post_mult", "multiplier of post=scale"),
+    word32(
+        "post_mult", "multiplier of post=scale; of recip, rsqrt and var_rsqrt: 0 if the value is not scaled"
+    ),
     Field(
-        "post_shift", 8, signed=True, doc="exponent of post=scale; added to the exponent of recip and rsqrt"
+        "post_shift",
+        8,
+        signed=True,
+        doc="exponent of post=scale; added to the exponent of recip, rsqrt and var_rsqrt",
     ),
     word32("post_zp", "added after the post-scale"),
     word32("post_lo", "minimum result of the post-scale", default=-(1 << 31)),
     word32("post_hi", "maximum result of the post-scale", default=(1 << 31) - 1),
+    Field(
+        "root_shifts",
+        16,
+        doc="exponents, signed bytes: scaling of recip, rsqrt and var_rsqrt by post_mult (bits 7..0), squared sum of "
+        "var_rsqrt (bits 15..8)",
+    ),
 )
 
 

@@ -60,6 +60,7 @@ class Op(IntEnum):
     SUB = 2
     MUL = 3
     SQUARE = 4
+    MUL_SUB = 5
 
 
 class BSource(IntEnum):
@@ -96,6 +97,13 @@ class Post(IntEnum):
     COUNT = 2
     RECIP = 3
     RSQRT = 4
+    ROW = 5
+    SLOT = 6
+    VAR_RSQRT = 7
+
+
+#: Post-scales whose result is a pair of a multiplier and an exponent.
+PAIRS = (Post.RECIP, Post.RSQRT, Post.VAR_RSQRT)
 
 
 class Trap(IntEnum):

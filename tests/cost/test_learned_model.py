@@ -102,7 +102,7 @@ def test_work_of_flows_equals_that_of_the_commands() -> None:
         found = simulate_pipeline(flow, 1.0, 100)
         counted = dict.fromkeys(Unit, 0)
         for command in record.streams[0].commands:
-            counted[command.unit] += cycles(command, 16)
+            counted[command.unit] += cycles(command, N16.config)
         assert found.array == pytest.approx(counted[Unit.MATRIX], rel=0.02), (point, schedule)
         assert found.fuse == pytest.approx(counted[Unit.FUSE], rel=0.05), (point, schedule)
         checked += 1

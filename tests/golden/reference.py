@@ -305,6 +305,8 @@ class Fuse:
             a = s32(a + b)
         elif c.op == 2:
             a = s32(a - b)
+        elif c.op == 5:
+            a = s32(s32(sx(a, 18) * sx(c.mult, 18) >> c.op_shift) - b)
         elif c.op >= 3:
             a = s32(sx(a, 18) * sx(b if c.op == 3 else a, 18) >> c.op_shift)
         return self.stages(a, power, row, index, lane, counted)
@@ -323,7 +325,8 @@ class Fuse:
             m2, e2 = word(9 * n + 4 * lane), byte(13 * n + lane)
         elif c.requant == 2:
             m, e = row[c.rq_lane], sx(row[c.rq_lane + 1], 8)
-        if c.bias_en:
+        self.row = row
+        if c.bias_en and c.op != 5:
             value = s32(value + bias)
         if not c.requant:
             m, e = 1, 31
@@ -335,9 +338,11 @@ class Fuse:
             exact = scale(value, m, e + power, 0, c.rounding if c.requant else 1) + c.zp
             value = clip(exact, c.clip_lo, c.clip_hi)
             self.saturations += counted and value != exact
-        table = lambda v: element(mem["table"], c.table_slot * 512 + 2 * (v & 255), 2)  # noqa: E731
-        if c.table:
-            value = table(value)
+        table = lambda v: element(mem["table"], c.table_slot * 512 + 2 * v, 2)  # noqa: E731
+        if c.table and c.table_wide:
+            value = s32((table(value & 255) & 0xFFFF) | table((value & 255) + 256) << 16)
+        elif c.table:
+            value = table(value & 255)
         if c.residual:
             r = element(mem["sp"], self.address("r", index) + lane * SIZE[c.r_dtype], c.r_dtype) - sx(
                 c.zp_xr >> 16, 16
@@ -351,7 +356,7 @@ class Fuse:
             rounding = 1 if c.r_raw else c.rounding
             value = scale(s32(total + c.r_bias), c.o_mult, sx(c.r_shifts >> 16, 8), 0, rounding) + c.o_zp
             value = clip(value, c.r_lo, c.r_hi)
-        return table(value) if c.table2 else value
+        return table(value & 255) if c.table2 else value
 
     def result(
         self, index: dict[str, int], values: list[int], contributed: list[int], count: int, lanes: int
@@ -364,7 +369,7 @@ class Fuse:
             values = [fold(taken) if taken else 0]
         else:
             values = values[:lanes]
-        values = [part for v in values for part in self.post(v, count)]
+        values = [part for lane, v in enumerate(values) for part in self.post(v, count, index, lane)]
         at, first = self.address("d", index), c.d_lane if c.lane_reduce else 0
         self.results += 1
         for lane, value in enumerate(values):
@@ -379,18 +384,31 @@ class Fuse:
             else:
                 stored = value
                 mem["acc"][at * n + first + lane] = value
-            if c.post < 3 or lane == 0:
+            if c.post not in (3, 4, 7) or lane == 0:
                 self.written.append(stored)
 
-    def post(self, value: int, count: int) -> list[int]:
+    def post(self, value: int, count: int, index: dict[str, int], lane: int) -> list[int]:
         """Apply the post-scale to one value."""
-        c = self.c
+        c, n, param = self.c, self.n, self.mem["param"]
         if c.post == 0:
             return [value]
-        value = s32(value + c.post_bias)
-        if c.post >= 3:
+        slot = (c.p_base + index["x"] * c.p_x + index["n"] * c.p_n) * 16 * n
+        value = s32(value + (element(param, slot + 4 * lane, 3) if c.post == 6 else c.post_bias))
+        if c.post in (3, 4, 7):
+            if c.post_mult:
+                value = scale(value, c.post_mult, sx(c.root_shifts, 8), 0, c.post_rounding)
+            if c.post == 7:
+                total = self.row[c.rq_lane]
+                square = scale(total, total, sx(c.root_shifts >> 8, 8), 0, 1)
+                value = s32(clip(value + c.post_zp, LOW, HIGH) - square)
             q, k = (reciprocal if c.post == 3 else root)(value)
             return [q, sx(c.post_shift - k, 8)]
+        if c.post == 5:
+            m, e = self.row[c.rq_lane], sx(self.row[c.rq_lane + 1], 8)
+            return [clip(scale(value, m, e, 0, c.post_rounding) + c.post_zp, c.post_lo, c.post_hi)]
+        if c.post == 6:
+            m, e = element(param, slot + 4 * n + 4 * lane, 3), element(param, slot + 8 * n + lane, 0)
+            return [clip(scale(value, m, e, 0, c.post_rounding) + c.post_zp, c.post_lo, c.post_hi)]
         if c.post == 1:
             value = scale(value, c.post_mult, c.post_shift, 0, c.post_rounding)
         elif count == 0:

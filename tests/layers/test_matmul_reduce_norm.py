@@ -272,12 +272,13 @@ def test_unsupported_operators_are_named(
         compile(draft.graph.finish(["y"]), "n8", strict=True)
 
 
-@pytest.mark.parametrize(("columns", "inside"), [(4088, True), (4089, False)])
+@pytest.mark.parametrize(("columns", "inside"), [(2040, True), (2044, False)])
 def test_rows_that_do_not_fit_the_accumulator_are_normalized_on_the_host(columns: int, inside: bool) -> None:
+    """With so small an epsilon, the variance of long rows is computed from deviations in the accumulator."""
     draft = Draft(np.random.default_rng(0))
     x = draft.input((2, columns))
-    y = draft.node("layer_norm", [x], x.shape, scale=0.02, axis=1, **NORM)  # type: ignore[arg-type]
+    y = draft.node("layer_norm", [x], x.shape, scale=0.02, axis=1, **NORM | {"epsilon": 1e-12})  # type: ignore[arg-type]
     network = check(draft, [y], "n4", within=1)
-    assert [f"over {columns} elements, which holds 1025 of 1024" in node.reason for node in network.host] == (
+    assert [f"over {columns} elements, which holds 1027 of 1024" in node.reason for node in network.host] == (
         [] if inside else [True]
     )

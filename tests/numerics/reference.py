@@ -197,33 +197,41 @@ class Machine:
         a, b, b_row, live = self._operands(c, index)
         slots = (
             self.slot(c["p_base"] + index["x"] * c["p_x"] + index["n"] * c["p_n"])
-            if c["requant"] == 1
+            if c["requant"] == 1 or c["post"] == 6
             else None
         )
         residual = self.elements(self._address(c, "r", index), c["r_dtype"]) if c["residual"] else None
         table = self.tables[c["table_slot"]]
+        high = self.tables[c["table_slot"] + 1] if c["table_wide"] else None
         values, clipped = [], []
         for lane in range(self.n):
             element, power = a[lane]
             value = self._operator(c, element, b[lane])
-            if c["bias_en"]:
-                value = wrap(value + (slots[lane]["bias"] if slots else c["bias"]))
-            value = self._requantize(c, value, power, slots[lane] if slots else None, b_row)
+            slot = slots[lane] if slots and c["requant"] == 1 else None
+            if c["bias_en"] and c["op"] != 5:
+                value = wrap(value + (slot["bias"] if slot else c["bias"]))
+            value = self._requantize(c, value, power, slot, b_row)
             value += 0 if c["to_float"] else c["zp"]
             limited = value if c["to_float"] else clip(value, c["clip_lo"], c["clip_hi"])
             clipped.append(limited != value)
             value = limited
             if c["table"]:
-                value = int(table[value & 255])
+                index_ = value & 255
+                value = int(table[index_])
+                if high is not None:
+                    value = (value & 0xFFFF) + int(high[index_]) * 65536
             if residual is not None:
                 value = self._residual(c, value, residual[lane])
             if c["table2"]:
                 value = int(table[value & 255])
             values.append(value)
+        self.last_row, self.last_slots = b_row, slots
         return values, live, clipped
 
     @staticmethod
     def _operator(c: dict[str, int], a: int, b: int) -> int:
+        if c["op"] == 5:
+            return wrap(wrap(wrap(a, 18) * wrap(c["mult"], 18) >> c["op_shift"]) - b)
         if c["op"] >= 3:
             factor = b if c["op"] == 3 else a
             return wrap((wrap(a, 18) * wrap(factor, 18)) >> c["op_shift"])
@@ -284,13 +292,20 @@ class Machine:
             row = row[:lanes]
         address = self._address(c, "d", index)
         out.rows += 1
-        if c["post"] >= 3:
-            pair = (recip, rsqrt)[c["post"] - 3](wrap(row[0] + c["post_bias"]), c["post_shift"])
+        if c["post"] in (3, 4, 7):
+            found = wrap(row[0] + c["post_bias"])
+            if c["post_mult"]:
+                found = scale(found, c["post_mult"], wrap(c["root_shifts"], 8), 0, c["post_rounding"])
+            if c["post"] == 7:
+                total = self.last_row[c["rq_lane"]]
+                square = scale(total, total, wrap(c["root_shifts"] >> 8, 8), 0, SINGLE)
+                found = wrap(clip(found + c["post_zp"], MIN, MAX) - square)
+            pair = (recip if c["post"] == 3 else rsqrt)(found, c["post_shift"])
             self.acc[address, c["d_lane"] : c["d_lane"] + 2] = pair
             out.elements.append(pair[0])
             return
         if c["post"]:
-            row = [self._post(c, wrap(v + c["post_bias"]), count) for v in row]
+            row = [self._post(c, v, count, lane) for lane, v in enumerate(row)]
         low, high = ((-128, 127), (0, 255), (-32768, 32767), (MIN, MAX))[c["d_dtype"] if c["d_dst"] else 3]
         final = [clip(v, low, high) for v in row]
         out.saturations += sum(f != v for f, v in zip(final, row, strict=True))
@@ -303,10 +318,16 @@ class Machine:
         else:
             self.acc[address, :lanes] = final
 
-    @staticmethod
-    def _post(c: dict[str, int], value: int, count: int) -> int:
+    def _post(self, c: dict[str, int], value: int, count: int, lane: int) -> int:
+        slot = self.last_slots[lane] if c["post"] == 6 else None
+        value = wrap(value + (slot["bias"] if slot else c["post_bias"]))
         if c["post"] == 1:
             value = scale(value, c["post_mult"], c["post_shift"], 0, c["post_rounding"])
+        elif c["post"] == 5:
+            pair = self.last_row[c["rq_lane"]], wrap(self.last_row[c["rq_lane"] + 1], 8)
+            value = scale(value, *pair, 0, c["post_rounding"])
+        elif slot:
+            value = scale(value, slot["m"], slot["e"], 0, c["post_rounding"])
         else:
             value = divide(value, count)
         return clip(value + c["post_zp"], c["post_lo"], c["post_hi"])

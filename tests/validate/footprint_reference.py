@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import product
 
-from hw.isa.enums import DTYPE_BYTES, Reduce, Requant, Unit
+from hw.isa.enums import DTYPE_BYTES, Post, Reduce, Requant, Unit
 
 #: Memory, address, True if written.
 Touched = set[tuple[str, int, bool]]
@@ -110,15 +110,17 @@ def fuse_points(n: int, c) -> Iterator[Touched]:
             return getattr(c, f"{stream}_base") + sum(at[d] * getattr(c, f"{stream}_{d}") for d in names)
 
         if c.b_src:
-            whole = n if c.b_bcast or c.requant == Requant.ROW else lanes
+            whole = (
+                n if c.b_bcast or c.requant == Requant.ROW or c.post in (Post.ROW, Post.VAR_RSQRT) else lanes
+            )
             out |= _row("acc" if c.b_src == 1 else "sp", address("b"), whole * DTYPE_BYTES[c.b_dtype])
         if c.residual:
             out |= _span("sp", address("r"), lanes * DTYPE_BYTES[c.r_dtype])
-        if c.requant == Requant.SLOT:
+        if c.requant == Requant.SLOT or c.post == Post.SLOT:
             slot = (c.p_base + at["x"] * c.p_x + at["n"] * c.p_n) * 16 * n
             out |= _span("param", slot, (14 if c.neg_en else 9) * n)
         if c.table or c.table2:
-            out |= _span("table", c.table_slot * 512, 512)
+            out |= _span("table", c.table_slot * 512, 1024 if c.table_wide else 512)
         if c.reduce == Reduce.NONE or (at["wy"], at["wx"]) == (c.wy_count - 1, c.wx_count - 1):
             if c.d_dst:
                 elements = lanes if c.lane_reduce == Reduce.NONE else 1

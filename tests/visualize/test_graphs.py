@@ -164,7 +164,7 @@ def test_a_slower_memory_takes_longer(record: CompilationTrace) -> None:
         view = view_of(replace(record, dram=DramTiming(latency)), "timeline")
         (stream,) = record.streams
         for number, command in enumerate(stream.commands):
-            if command.unit == Unit.LOAD and cycles(command, record.config.n):  # not a fill
+            if command.unit == Unit.LOAD and cycles(command, record.config):  # not a fill
                 assert view.nodes[str(number)]["begin"] >= latency
         totals.append(view.graph["cycles"])
     assert totals[0] < totals[1] and totals[1] + 200 <= totals[2]

@@ -1,6 +1,7 @@
 """Features of the learned cost model: layers under schedules as vectors of fixed length."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import log, log2
 from typing import Any, NamedTuple
 
@@ -314,6 +315,10 @@ def _chosen(s: LayerSchedule) -> list[float]:
 _PRECEDING_LAYERS = 2
 
 
+#: Maximum number of stages whose features are cached for all searches.
+_MAX_KNOWN_STAGES = 8
+
+
 class RowMaker:
     """Calculator of the features of a stage's layers, with a cache for later schedules.
 
@@ -430,6 +435,12 @@ class RowMaker:
             )
             self._rows[key] = row_of(layers[number], self._fixed[number], schedule, context)
         return self._rows[key]
+
+
+@lru_cache(maxsize=_MAX_KNOWN_STAGES)
+def row_maker(stage: LoweredNetwork, conditions: HardwareProfile) -> RowMaker:
+    """Return the calculator of the features of a stage, which all searches of the stage share."""
+    return RowMaker(stage, conditions)
 
 
 class _Contexts:

@@ -6,13 +6,14 @@ reliable.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
-from math import log, log2
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from math import hypot, log, log2
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.learned.features import FeatureRow, RowMaker
+from compiler.cost.learned.features import FeatureRow, row_maker
 from compiler.cost.learned.model import (
     CycleModel,
     PredictionErrors,
@@ -115,10 +116,16 @@ class OnlineCostModel:
         energy: bool = False,
     ):
         self.conditions, self.model, self.seed, self.energy = conditions, model, seed, energy
-        makers = [RowMaker(stage, conditions) for stage in stages]
+        makers = [row_maker(stage, conditions) for stage in stages]
         self._maker = {layer.name: maker for maker in makers for layer in maker.layers}
         self._own = CycleModel((), {})
         self._known: dict[str, list[_Known]] = {}
+        self._energy_rows: dict[int, tuple[FeatureRow, FeatureRow]] = {}
+        #: Rows whose costs were predicted, by identity, with the log cost and the spread of `model` and of both models.
+        self._of_model: dict[int, tuple[FeatureRow, float, float]] = {}
+        self._of_both: dict[int, tuple[float, float]] = {}
+        #: Logarithms of measured to predicted cycles of the known schedules of a layer, while both stay the same.
+        self._wrong: dict[str, Floats] = {}
         self._trials = self._count = 0
         self._squares = _PRIOR_WEIGHT * _PRIOR_ERROR**2
         self._pairs: list[tuple[float, float]] = []
@@ -143,6 +150,7 @@ class OnlineCostModel:
         self._squares += min(log(cycles / expected) ** 2, 1.0)
         self._count += 1
         row = self._row(name, schedule, now)
+        self._wrong.pop(name, None)
         self._known.setdefault(name, []).append(_Known(row, np.array(_schedule_vector(schedule)), cycles))
 
     def trial(self, predicted: float, measured: float) -> None:
@@ -154,6 +162,8 @@ class OnlineCostModel:
             rows = [each.row for each in known]
             before, _ = self.model.predict_many(rows)
             offsets = np.log(before / np.array([row.base for row in rows]))
+            self._wrong.clear()
+            self._of_both.clear()
             self._own = train(
                 rows, [each.cycles for each in known], self.seed, rounds=_TREES_PER_MEMBER, offsets=offsets
             )
@@ -165,17 +175,27 @@ class OnlineCostModel:
 
     def _log_predictions(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
         """Return log cycles and spreads from the calibrated model, corrected by the model of this network."""
-        cycles, spread = self.model.predict_many(rows)
-        more, own = self._own.predict_many(rows)
-        return np.log(cycles) + np.log(more / np.array([row.base for row in rows])), np.hypot(spread, own)
+        new = {id(row): row for row in rows if id(row) not in self._of_model}
+        cycles, spreads = self.model.predict_many(list(new.values()))
+        for (key, row), *found in zip(new.items(), np.log(cycles).tolist(), spreads.tolist(), strict=True):
+            self._of_model[key] = row, *found  # the row is kept, so that its identity remains unique
+        stale = {id(row): row for row in rows if id(row) not in self._of_both}
+        more, own = self._own.predict_many(list(stale.values()))
+        for (key, row), ratio, spread in zip(stale.items(), more.tolist(), own.tolist(), strict=True):
+            _, logs, of_model = self._of_model[key]
+            self._of_both[key] = logs + log(ratio / row.base), hypot(of_model, spread)
+        found = np.array([self._of_both[id(row)] for row in rows]).reshape(-1, 2)
+        return found[:, 0], found[:, 1]
 
     def _nearby(self, name: str, vectors: Floats) -> tuple[Floats, Floats]:
         """Return corrections to log cycles from similar measured schedules of a layer, and the largest similarities."""
         known = self._known.get(name, [])
         if not known or not len(vectors):
             return np.zeros(len(vectors)), np.zeros(len(vectors))
-        logs, _ = self._log_predictions([each.row for each in known])
-        wrong = np.log([each.cycles for each in known]) - logs
+        if name not in self._wrong:
+            logs, _ = self._log_predictions([each.row for each in known])
+            self._wrong[name] = np.log([each.cycles for each in known]) - logs
+        wrong = self._wrong[name]
         distance = np.abs(vectors[:, None, :] - np.array([each.schedule_vector for each in known])[None]).sum(
             axis=2
         )
@@ -187,7 +207,11 @@ class OnlineCostModel:
 
     def _row(self, name: str, schedule: LayerSchedule, now: Schedules) -> FeatureRow:
         row = self._maker[name].rows({**now, name: schedule}, (name,))[name]
-        return row.for_energy if self.energy else row
+        if not self.energy:
+            return row
+        if id(row) not in self._energy_rows:
+            self._energy_rows[id(row)] = row, row.for_energy
+        return self._energy_rows[id(row)][1]
 
 
 @dataclass(frozen=True)
@@ -327,10 +351,11 @@ def _mean_error(
     return float(np.abs(guess / cycles[numbers] - 1).mean())
 
 
+@lru_cache(maxsize=1 << 16)
 def _schedule_vector(schedule: LayerSchedule) -> list[float]:
     """Return a schedule as a vector whose L1 distance measures dissimilarity."""
     out = []
-    for value in astuple(schedule):
+    for value in (getattr(schedule, each.name) for each in fields(schedule)):
         if isinstance(value, str):
             out.append(float(value == "rows"))
         else:

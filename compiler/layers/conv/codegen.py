@@ -33,17 +33,23 @@ from hw.isa.commands import MATRIX_WORD
 from hw.isa.enums import DTYPE_BYTES, Dtype, Unit
 
 
-def pack_weights(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
-    """Pack weights (out_c, kernel_h, kernel_w, in_c) as [block][kernel row][kernel column][in_c][N]."""
-    n, out_c = config.n, weights.shape[0]
-    blocks = ceil_div(out_c, n)
-    padded = np.zeros((blocks * n, *weights.shape[1:]), np.uint8)
+def pack_weights(config: MlaConfig, weights: NDArray, block_channels: int | None = None) -> NDArray[np.uint8]:
+    """Pack weights (out_c, kernel_h, kernel_w, in_c) as [block][kernel row][kernel column][in_c][N].
+
+    `block_channels` is the number of output channels of a block, at most N; None: N.
+    """
+    n, (out_c, *inner) = config.n, weights.shape
+    size = block_channels or n
+    blocks = ceil_div(out_c, size)
+    padded = np.zeros((blocks * size, *inner), np.uint8)
     padded[:out_c] = weights.view(np.uint8)
-    return np.ascontiguousarray(padded.reshape(blocks, n, *weights.shape[1:]).transpose(0, 2, 3, 4, 1))
+    wide = np.zeros((blocks, n, *inner), np.uint8)
+    wide[:, :size] = padded.reshape(blocks, size, *inner)
+    return np.ascontiguousarray(wide.transpose(0, 2, 3, 4, 1))
 
 
 class ConvSteps:
-    """Code generator for one channel group of a convolution.
+    """Code generator for one channel group of a convolution, or for all groups if these are blocks.
 
     Parameters
     ----------
@@ -61,16 +67,15 @@ class ConvSteps:
         self.images = context.layouts[layer.y].parts(layer.batch)
         self.x, self.y = context.layouts[layer.x], self.images[0]
         out_c, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
-        self.out_c = out_c // layer.groups
         n = self.config.n
+        #: True if each channel block is a group with its own range of inputs.
+        self.grouped = layer.groups_are_blocks(n)
+        self.out_c = out_c if self.grouped else layer.group_outputs
+        self.block_channels = layer.group_outputs if self.grouped else n
         self.layout = layout_of(layer, schedule, self.x)
-        taps = {
-            Im2colLayout.PIXELS: 1,
-            Im2colLayout.ROWS: self.kernel_w,
-            Im2colLayout.STRIPS: self.kernel_h * self.kernel_w,
-        }
-        self.reduction = self.in_c * taps[self.layout]
-        self.blocks = ceil_div(self.out_c, n)
+        taps = {Im2colLayout.PIXELS: 1, Im2colLayout.ROWS: self.kernel_w}
+        self.reduction = self.in_c * taps.get(self.layout, self.kernel_h * self.kernel_w)
+        self.blocks = ceil_div(self.out_c, self.block_channels)
         self.k_blocks = ceil_div(self.reduction, n)
         self.rows_per_load = min(schedule.rows_per_load, self.y.h)
         self.rows = min(schedule.rows, self.rows_per_load)
@@ -85,15 +90,17 @@ class ConvSteps:
         )
         self.width = max(strip.count for strip in self.strips)
         self.k_size = min(schedule.depth, self.k_blocks)
-        if self.layout != Im2colLayout.PIXELS:
+        if self.grouped or self.layout != Im2colLayout.PIXELS:
             self.k_size = self.k_blocks
         self._allocate_buffers()
 
     def _allocate_buffers(self) -> None:
         layer, schedule, n = self.layer, self.context.schedule, self.config.n
-        name = layer.name if layer.groups == 1 else f"{layer.name}.{self.group}"
+        name = layer.name if layer.groups == 1 or self.grouped else f"{layer.name}.{self.group}"
         part = slice(self.group * self.out_c, (self.group + 1) * self.out_c)
-        self.packed = pack_weights(self.config, np.ascontiguousarray(layer.weights[part]))
+        self.packed = pack_weights(
+            self.config, np.ascontiguousarray(layer.weights[part]), self.block_channels
+        )
         self.w_dram = self.context.constant(f"{name}.weights", self.packed)
         taps = self.kernel_h * self.kernel_w
         self.w_block = taps * self.in_c * n
@@ -103,7 +110,8 @@ class ConvSteps:
         size = self.columns * self.w_part + self._weight_padding()
         w_buffer = CircularBuffer(BufferMemory.SP, f"{name}.w", size, min(schedule.w_buffers, tiles))
         self.w = TileBuffers(w_buffer, self._load_w)
-        self.p = parameters(self.context, name, layer.drain.part(part), self.columns)
+        drain = layer.drain.part(part)
+        self.p = parameters(self.context, name, drain.padded(self.block_channels, n), self.columns)
         tiles = layer.batch * len(self.strips) * ceil_div(self.y.h, self.rows)
         self.acc = BufferRotation(
             BufferMemory.ACC,
@@ -112,16 +120,19 @@ class ConvSteps:
             min(schedule.acc_buffers, ceil_div(self.blocks, self.columns) * tiles),
         )
         cut = ConvCut(self.k_blocks, self.k_size, self.rows_per_load, self.k_blocks * n - self.reduction)
-        self.image = ConvImage(self.context, layer, name, self.group, self.layout, cut, self.strips)
+        self.image = ConvImage(
+            self.context, layer, name, self.group, self.layout, cut, self.strips, self.columns
+        )
         self.drain = Epilogue(
             self.context,
             name,
-            layer.drain.part(part),
+            drain,
             self.images,
             self.rows,
             self.columns,
             self.group * self.out_c,
             self.width,
+            self.block_channels,
         )
 
     def _weight_padding(self) -> int:
@@ -179,11 +190,12 @@ class ConvSteps:
             tiles = [(load_rows, block) for load_rows in row_groups for block in blocks]
         else:
             tiles = [(load_rows, block) for block in blocks for load_rows in row_groups]
-        return [
-            step
-            for number, (load_rows, block) in enumerate(tiles, 1)
-            for step in self._tile(*load_rows, *block, first=number == 1, last=number == len(tiles))
-        ]
+        steps, gathers = [], []
+        for number, (load_rows, block) in enumerate(tiles, 1):
+            steps.append(self._tile(*load_rows, *block, first=number == 1, last=number == len(tiles)))
+            gathers.append(self.image.gathers)
+            self.image.gathers = []
+        return _ahead(steps, gathers, self.image.depth > 1)
 
     def _tile(
         self,
@@ -203,6 +215,7 @@ class ConvSteps:
         self.drain.select(number, strip.first, strip.count)
         tile = TilePart(start, rows, block, blocks, rows)
         self.image.load_partially = self.context.schedule.split_first_tile and first
+        splits = self.context.schedule.split_first_tile and self.layout != Im2colLayout.GATHERED
         schedule, k_pieces = self.context.schedule, list(pieces(self.k_blocks, self.k_size))
         few = ceil_div(self.config.n, strip.count)
         name = f"{self.layer.name}.{self.group}"
@@ -219,7 +232,7 @@ class ConvSteps:
         out = []
         for (k, k_count), part, acc in work:
             pieced = [(part, acc)]
-            if schedule.split_first_tile and first and k == 0:
+            if splits and first and k == 0:
                 pieced = split_first_tile(part, acc, few, strip.count)
             for piece, sums in pieced:
                 step = TileStep(block=block)
@@ -261,20 +274,44 @@ class ConvSteps:
             "ic_count": k_count,
             "k_tail": (self.reduction - 1) % n + 1 if last_k else 0,
             "oc_count": part.blocks,
-            "n_tail": (self.out_c - 1) % n + 1 if part.block + part.blocks == self.blocks else 0,
+            "n_cols": self.block_channels,
+            "n_tail": (
+                (self.out_c - 1) % self.block_channels + 1 if part.block + part.blocks == self.blocks else 0
+            ),
             "a_ic": n,
+            "a_oc": self.in_c if self.grouped else 0,
             "w_row": n,
             "w_ic": n * n,
             "w_oc": self.w_part,
             "acc_x": 1,
             "acc_oc": part.pitch * self.image.y.w,
         }
-        image = self.image.get(step, load_rows, part.start, part.rows, k)
+        image = self.image.get(step, load_rows, part, block, k)
         return self.context.command(Unit.MATRIX, **(fields | image))
 
 
+def _ahead(tiles: list[list[TileStep]], gathers: list[list[TileStep]], early: bool) -> list[TileStep]:
+    """Return all steps in order; if `early`, the inputs of a load are gathered during the tiles of the load before.
+
+    Parameters
+    ----------
+    tiles : list of lists of TileStep
+        Steps of each tile.
+    gathers : list of lists of TileStep
+        For each tile, the steps that gather its inputs; empty if an earlier tile has the same inputs.
+    """
+    before: list[list[TileStep]] = [[] for _ in tiles]
+    last = 0
+    for tile, steps in enumerate(gathers):
+        for number, step in enumerate(steps):
+            before[last + number * (tile - last) // len(steps) if early else tile].append(step)
+        last = tile if steps else last
+    return [step for first, rest in zip(before, tiles, strict=True) for step in (*first, *rest)]
+
+
 def conv_steps(context: CodegenContext, layer: ConvLayer) -> list[TileStep]:
-    """Generate the steps of a convolution, phase by phase and group by group."""
+    """Generate the steps of a convolution, phase by phase; groups with several channel blocks follow one another."""
+    groups = 1 if layer.groups_are_blocks(context.config.n) else layer.groups
     y, pixels = context.layouts[layer.y], context.schedule.pixels_per_pass
     if pixels > 1 and can_pack_pixels(layer, pixels):
         if y.pixel == y.c * DTYPE_BYTES[layer.drain.dtype]:
@@ -290,9 +327,7 @@ def conv_steps(context: CodegenContext, layer: ConvLayer) -> list[TileStep]:
         (replace(context, layouts=phase.layouts(context.layouts)), phase.layer)
         for phase in row_phases(context.config, layer)
     ] or [(context, layer)]
-    return [
-        step for part in parts for group in range(layer.groups) for step in ConvSteps(*part, group).steps()
-    ]
+    return [step for part in parts for group in range(groups) for step in ConvSteps(*part, group).steps()]
 
 
 KIND = LayerKind(

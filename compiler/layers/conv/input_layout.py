@@ -27,13 +27,17 @@ class Im2colLayout(StrEnum):
     PIXELS = "pixels"  # no dimension: pixels are separate
     ROWS = "rows"  # the columns; rows are stored with left and right padding
     STRIPS = "strips"  # both; for each output column, the pixels under its kernel are stored row by row
+    GATHERED = "gathered"  # as STRIPS, copied by FUSE from image rows in the scratchpad instead of loaded
 
 
 def can_fold(layer: ConvLayer, on_chip: bool, layout: Im2colLayout) -> bool:
     """Return True if a convolution supports a layout.
 
-    `PIXELS` is always supported. The other layouts store padding and need pixels that are contiguous in memory.
+    `PIXELS` is always supported. `ROWS` and `STRIPS` are loaded from DRAM. All layouts but `PIXELS` store padding and
+    need pixels that are contiguous in memory.
     """
+    if layout == Im2colLayout.GATHERED:
+        return layer.groups == 1 and layer.dilations == (1, 1) and layer.weights.shape[2] > 1
     if on_chip or layer.groups > 1 or layer.dilations[1] > 1 or layer.weights.shape[2] == 1:
         return layout == Im2colLayout.PIXELS
     return layout != Im2colLayout.STRIPS or layer.dilations[0] == 1
@@ -41,8 +45,10 @@ def can_fold(layer: ConvLayer, on_chip: bool, layout: Im2colLayout) -> bool:
 
 def layout_of(layer: ConvLayer, schedule: LayerSchedule, x: TensorLayout) -> Im2colLayout:
     """Return the layout that a schedule selects, or `PIXELS` if the convolution does not support it."""
-    if schedule.im2col and x.pixel == x.c and can_fold(layer, x.on_chip, Im2colLayout.STRIPS):
-        return Im2colLayout.STRIPS
+    if schedule.im2col and x.pixel == x.c:
+        layout = Im2colLayout.GATHERED if schedule.fold_kernel_width else Im2colLayout.STRIPS
+        if can_fold(layer, x.on_chip, layout):
+            return layout
     return (
         Im2colLayout.ROWS
         if schedule.fold_kernel_width and can_fold(layer, x.on_chip, Im2colLayout.ROWS)
@@ -87,7 +93,7 @@ def repeated(drain: Drain, pixels: int) -> Drain:
 
 
 @dataclass(frozen=True)
-class _PhaseLine:
+class PhaseLine:
     """One phase along a dimension.
 
     Parameters
@@ -107,13 +113,13 @@ class _PhaseLine:
     pad: int
 
 
-def _phase_lines(outputs: int, inputs: int, dilation: int, pad: int) -> list[_PhaseLine]:
+def phase_lines(outputs: int, inputs: int, dilation: int, pad: int) -> list[PhaseLine]:
     """Return the phases along a dimension, the largest first; a dilation of 1 has one phase."""
     lines = []
     for first in range(min(dilation, outputs)):
         before, start = divmod(first - pad, dilation)
         x_count = ceil_div(inputs - start, dilation)
-        lines.append(_PhaseLine(first, ceil_div(outputs - first, dilation), start, x_count, -before))
+        lines.append(PhaseLine(first, ceil_div(outputs - first, dilation), start, x_count, -before))
     return lines
 
 
@@ -176,7 +182,7 @@ def dilation_phases(
     """
     x, y = layer.shapes[layer.x], layer.shapes[layer.y]
     rows, columns = (
-        _phase_lines(*sizes, dilation, pad)
+        phase_lines(*sizes, dilation, pad)
         for sizes, dilation, pad in zip(((y.h, x.h), (y.w, x.w)), dilations, pads, strict=False)
     )
     summand, inner = layer.inputs[1:], vars(layer)["dilations"]

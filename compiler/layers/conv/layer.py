@@ -1,7 +1,9 @@
 """Layer class of convolutions and dense operators, and their lowerings."""
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.graph import times_over
@@ -9,10 +11,23 @@ from compiler.ir.identity import identity
 from compiler.layers.base import Drain, Layer
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.lowering_context import LoweringContext, affine
+from compiler.util.tiles import ceil_div
 from hw.isa.enums import Rounding
 
 
-@identity("ConvLayer", "weights", "drain", "strides", "pads", "dilations", "groups", "x_zp", "w_zp")
+@identity(
+    "ConvLayer",
+    "weights",
+    "drain",
+    "strides",
+    "pads",
+    "dilations",
+    "groups",
+    "x_zp",
+    "w_zp",
+    "outputs_per_group",
+    added=("outputs_per_group",),
+)
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConvLayer(Layer):
     """Convolution, or matrix product with constant weights as a 1x1 convolution.
@@ -31,6 +46,9 @@ class ConvLayer(Layer):
         Number of channel groups.
     x_zp, w_zp : int
         Zero points of input and weights.
+    outputs_per_group : int
+        Number of output channels of each group except the last, which may have fewer, and whose inputs may then extend
+        beyond the channels of the input, with weights equal to the zero point; 0 if all groups are equal.
     """
 
     weights: NDArray
@@ -41,11 +59,68 @@ class ConvLayer(Layer):
     groups: int = 1
     x_zp: int = 0
     w_zp: int = 0
+    outputs_per_group: int = 0
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the input and, if there is a residual addition, of the other summand."""
         return (self.x, *([self.drain.residual.tensor] if self.drain.residual else []))
+
+    @property
+    def group_outputs(self) -> int:
+        """Number of output channels of each group, except of a last group that has fewer."""
+        return self.outputs_per_group or self.weights.shape[0] // self.groups
+
+    def groups_are_blocks(self, n: int) -> bool:
+        """Return True if the outputs of each of several groups fit one block of `n` channels.
+
+        The groups are then processed like the channel blocks of one convolution, each with its own range of inputs.
+        """
+        return self.groups > 1 and self.group_outputs <= n
+
+
+def merge_groups(weights: NDArray, groups: int, zero: int, n: int) -> dict[str, Any]:
+    """Merge channel groups into fewer groups that fill the array, with block-diagonal weights.
+
+    An output of a merged group has weights without effect for the inputs of the other groups. This costs no cycles as
+    long as inputs and outputs fit rows and columns of the array that would be empty otherwise.
+
+    Parameters
+    ----------
+    weights : (out_c, kernel_h, kernel_w, in_c of a group) array
+        Weights of the groups.
+    groups : int
+        Number of groups.
+    zero : int
+        Zero point of the weights.
+    n : int
+        Number of rows and columns of the array.
+
+    Returns
+    -------
+    dict
+        Fields `weights`, `groups` and `outputs_per_group` of a `ConvLayer`. Groups with more than `n` outputs are not
+        merged.
+    """
+    out_c, *kernel, in_c = weights.shape
+    outputs = out_c // groups
+    counts = [
+        count for count in range(1, min(n // outputs, groups) + 1) if groups % count == 0 or count * in_c <= n
+    ]
+    count = min(
+        counts, key=lambda each: (ceil_div(groups, each) * ceil_div(each * in_c, n), -each), default=1
+    )
+    if count == 1:
+        return {"weights": weights, "groups": groups}
+    merged = np.full((groups, outputs, *kernel, count * in_c), zero, weights.dtype)
+    split = weights.reshape(groups, outputs, *kernel, in_c)
+    for position in range(count):
+        merged[position::count, ..., position * in_c : (position + 1) * in_c] = split[position::count]
+    return {
+        "weights": merged.reshape(out_c, *kernel, count * in_c),
+        "groups": ceil_div(groups, count),
+        "outputs_per_group": count * outputs if groups % count else 0,
+    }
 
 
 def lower_conv(low: LoweringContext) -> Layer:
@@ -63,12 +138,11 @@ def lower_conv(low: LoweringContext) -> Layer:
         **common,
         macs=macs,
         batch=low.x.shape[0] if apart else 1,
-        weights=weights.data,
+        **merge_groups(weights.data, a["groups"], zero_of(weights), low.config.n),
         drain=drain,
         strides=a["strides"],
         pads=a["pads"],
         dilations=a["dilations"],
-        groups=a["groups"],
         x_zp=affine(low.x).zero_point,
         w_zp=zero_of(weights),
     )

@@ -15,8 +15,8 @@ from compiler.commands.tile_buffers import (
 from compiler.layers.conv.input_layout import Im2colLayout
 from compiler.layers.conv.layer import ConvLayer
 from compiler.util.tiles import ceil_div
-from hw.isa.commands import LOAD_WORD
-from hw.isa.enums import Unit
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD
+from hw.isa.enums import Dtype, Unit
 
 #: Maximum number of parts of a first tile; each part needs additional commands.
 _MAX_FIRST_TILE_PARTS = 3
@@ -152,6 +152,8 @@ class ConvImage:
         Rows and blocks of each load.
     strips : list of ColumnStrip
         Strips of columns, each of which is loaded separately.
+    columns : int
+        Blocks of output channels of a tile. If the groups are blocks, only the inputs of these are loaded.
     """
 
     def __init__(
@@ -163,23 +165,37 @@ class ConvImage:
         layout: Im2colLayout,
         cut: ConvCut,
         strips: list[ColumnStrip],
+        columns: int,
     ):
         self.context, self.layer, self.group, self.layout, self.cut = context, layer, group, layout, cut
         self.n = context.config.n
         self.images, self.outputs = (context.layouts[name].parts(layer.batch) for name in (layer.x, layer.y))
         _, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
+        self.grouped = layer.groups_are_blocks(self.n)
+        #: Input channels that a tile with the whole reduction dimension needs.
+        self.channels = self.in_c
+        if self.grouped:
+            self.channels = min(columns * self.in_c, self.images[0].c)
+        #: Steps in which FUSE gathers strips for the next tile.
+        self.gathers: list[TileStep] = []
         self.select(0, strips[0])
-        if self.x.on_chip:
+        if self.in_place:
             return
         row_groups = list(pieces(self.y.h, cut.rows_per_load))
-        size = 0
+        size = rows = 0
         for strip in strips:
             self.select(0, strip)
             size = max(size, *(self._size(*load_rows) for load_rows in row_groups))
+            rows = max(rows, *(self._rows(*load_rows)[1] * self.x.w * self.x.c for load_rows in row_groups))
         count = len(row_groups) * ceil_div(cut.k_blocks, cut.k_size) * layer.batch * len(strips)
+        count *= ceil_div(layer.groups, columns) if self.grouped else 1
         size += self.n
         buffer = CircularBuffer(BufferMemory.SP, f"{name}.x", size, min(context.schedule.x_buffers, count))
-        self.tiles = TileBuffers(buffer, self._begin)
+        gathered = layout == Im2colLayout.GATHERED
+        self.tiles = TileBuffers(buffer, self._gather if gathered else self._begin)
+        if gathered and not self.x.on_chip:
+            source = CircularBuffer(BufferMemory.SP, f"{name}.rows", rows + self.n, buffer.depth)
+            self.source = TileBuffers(source, self._load_source)
         #: True if only the rows that the next part of a tile needs are loaded.
         self.load_partially = False
         #: Number of rows of each tile, or of its strips, that have been loaded so far.
@@ -188,7 +204,12 @@ class ConvImage:
     @property
     def depth(self) -> int:
         """Number of pieces that are in the scratchpad at the same time."""
-        return self.tiles.buffer.depth if not self.x.on_chip else _UNLIMITED_DEPTH
+        return _UNLIMITED_DEPTH if self.in_place else self.tiles.buffer.depth
+
+    @property
+    def in_place(self) -> bool:
+        """True if MATRIX reads the image on chip where it is."""
+        return self.x.on_chip and self.layout != Im2colLayout.GATHERED
 
     def select(self, number: int, strip: ColumnStrip) -> None:
         """Select the image of the batch, and its columns, for which code is generated next."""
@@ -198,19 +219,24 @@ class ConvImage:
         self.left = self.right = 0
         #: Distance in bytes between pixels, and between rows of the image or of the pixels under a kernel.
         self.pixel, self.row = self.x.pixel, self.x.row
-        if self.x.on_chip:
+        if self.in_place:
             return
         if self.layout == Im2colLayout.ROWS:
             self.left = max(-strip.before, 0)
             reach = (self.y.w - 1) * self.layer.strides[1] + self.kernel_w
             self.right = max(strip.before + reach - self.x.w, 0)
-        self.pixel = self.in_c if self.cut.whole else self.cut.k_size * self.n
+        self.pixel = self.channels if self.cut.whole else self.cut.k_size * self.n
         self.row = (self.left + self.x.w + self.right) * self.pixel
-        if self.layout == Im2colLayout.STRIPS:
+        if self._has_strips:
             self.row = self.kernel_w * self.x.c
 
+    @property
+    def _has_strips(self) -> bool:
+        """True if the scratchpad holds the pixels under the kernel for each output column."""
+        return self.layout in (Im2colLayout.STRIPS, Im2colLayout.GATHERED)
+
     def _size(self, start: int, rows: int) -> int:
-        if self.layout == Im2colLayout.STRIPS:
+        if self._has_strips:
             return self.y.w * self._pitch(rows)
         return self._rows(start, rows)[1] * self.row
 
@@ -228,15 +254,21 @@ class ConvImage:
         return self._height(rows) * self.row
 
     def get(
-        self, step: TileStep, load_rows: Rows, start: int, rows: int, k: int
+        self, step: TileStep, load_rows: Rows, part: TilePart, block: int, k: int
     ) -> dict[str, int | BufferRef]:
-        """Return the MATRIX fields for the input of a tile: the address of its image rows and the walk over them."""
-        layer = self.layer
-        if self.layout == Im2colLayout.STRIPS:
+        """Return the MATRIX fields for the input of a part of a tile: the address of its rows and the walk over them.
+
+        `block` is the first block of output channels of the tile.
+        """
+        layer, start, rows = self.layer, part.start, part.rows
+        channel = (block if self.grouped else self.group) * self.in_c
+        key = (self.number, self.strip.first, channel, *load_rows, k)
+        if self._has_strips:
+            gathered = self.layout == Im2colLayout.GATHERED
             return {
-                "a_base": self._load_rows(
-                    (self.number, self.strip.first, *load_rows, k), (start, rows), step
-                ),
+                "a_base": self.tiles.get(key, step)
+                if gathered
+                else self._load_rows(key, (start, rows), step),
                 "u0": (start - load_rows[0]) * layer.strides[0],
                 "x_count": self.y.w,
                 "y_count": rows,
@@ -247,10 +279,12 @@ class ConvImage:
                 "acc_y": self.y.w,
             }
         if self.x.on_chip:
-            base, first, count = self.x.address(0, 0, self.group * self.in_c + k * self.n), 0, self.x.h
+            base, first, count = self.x.address(0, 0, channel + k * self.n), 0, self.x.h
         else:
             first, count = self._rows(*load_rows)
-            base = self._load_rows((self.number, self.strip.first, *load_rows, k), (start, rows), step)
+            base = self._load_rows(key, (start, rows), step)
+        if self.grouped:
+            base = base.plus((part.block - block) * self.in_c)
         u0 = start * layer.strides[0] - layer.pads[0] - first
         if self.flat:
             return {"a_base": base.plus(u0 * self.row), "x_count": rows * self.y.w, "a_v": self.pixel}
@@ -292,7 +326,7 @@ class ConvImage:
             (self.kernel_h, self.kernel_w) == (1, 1)
             and layer.strides == (1, 1)
             and layer.pads == (0, 0, 0, 0)
-            and self.layout != Im2colLayout.STRIPS
+            and not self._has_strips
             and self.row == self.x.w * self.pixel
             and (self.y.h, self.y.w) == (self.x.h, self.x.w)
         )
@@ -301,16 +335,16 @@ class ConvImage:
         self.rows_loaded[key] = 0
         return []
 
-    def _load_rows(self, key: tuple[int, int, int, int, int], part: Rows, step: TileStep) -> BufferRef:
+    def _load_rows(self, key: tuple[int, int, int, int, int, int], part: Rows, step: TileStep) -> BufferRef:
         """Return the address of a tile and add loads of its missing rows, or only those needed by `part`, to `step`."""
-        *_, start, rows, k = key
+        *_, channel, start, rows, k = key
         address, there = self.tiles.get(key, step), self.rows_loaded[key]
         needed = total = self._reach(start, (start, rows))
         if self.load_partially:  # including the rows into which reads of the last row extend
             needed = min(self._reach(start, part) + ceil_div(self.cut.excess, self.row), total)
         if there < needed:
             bring = self._strips if self.layout == Im2colLayout.STRIPS else self._load
-            step.loads += bring((start, rows), (there, needed - there), k, address)
+            step.loads += bring((start, rows), (there, needed - there), channel + k * self.n, address)
             self.rows_loaded[key] = needed
         return address
 
@@ -321,11 +355,11 @@ class ConvImage:
         low, count = self._rows(*part)
         return low + count - self._rows(start, 1)[0]
 
-    def _load(self, load_rows: Rows, part: Rows, k: int, address: BufferRef) -> list[Command]:
-        """Return the loads of some image rows of a tile."""
+    def _load(self, load_rows: Rows, part: Rows, channel: int, address: BufferRef) -> list[Command]:
+        """Return the loads of some image rows of a tile, from input channel `channel` on."""
         count, address = part[1], address.plus(part[0] * self.row)
-        channel = self.group * self.in_c + k * self.n
-        length = min(self.pixel, self.in_c - k * self.n)
+        end = self.x.c if self.grouped else (self.group + 1) * self.in_c
+        length = min(self.pixel, end - channel)
         inner = address.plus(self.left * self.pixel)
         source = self.x.address(self._rows(*load_rows)[0] + part[0], 0, channel)
         lines = image_lines(self.x, count, length, "dst", self.pixel, self.row)
@@ -375,6 +409,87 @@ class ConvImage:
                     dst_z=pitch,
                 )
             )
+        return out
+
+    def _gather(self, key: Hashable, address: BufferRef) -> list[Command]:
+        """Add the steps in which FUSE gathers all strips of a load; their parts follow the tiles of the load."""
+        *_, start, rows, _ = key  # type: ignore[misc]
+        steps = [
+            TileStep(fuse=self._gather_rows(address, (start, rows), part))
+            for part in pieces(self._height(rows), ceil_div(self._height(rows), self._tiles_per_load(rows)))
+        ]
+        base, first, count = self.x.address(), 0, self.x.h
+        if not self.x.on_chip:
+            base = self.source.get(key, steps[0])
+            first, count = self._rows(start, rows)
+        for step in steps:
+            for command in step.fuse:
+                at, low = command.fields["a_base"], command.fields["u0"]
+                assert isinstance(at, int) and isinstance(low, int)
+                command.fields |= {"a_base": base.plus(at), "u0": low - first, "u_lim": count}
+        self.gathers += steps
+        return []
+
+    def _tiles_per_load(self, rows: int) -> int:
+        return ceil_div(rows, min(self.context.schedule.rows, rows))
+
+    def _load_source(self, key: Hashable, address: BufferRef) -> list[Command]:
+        """Return the load of the image rows of which strips are gathered."""
+        *_, start, rows, _ = key  # type: ignore[misc]
+        first, count = self._rows(start, rows)
+        lines = image_lines(self.x, count, self.x.c, "dst", self.x.c, self.x.w * self.x.c)
+        return [self.context.command(Unit.LOAD, dram=self.x.address(first), dst=address, **lines)]
+
+    def _gather_rows(self, address: BufferRef, load_rows: Rows, part: Rows) -> list[Command]:
+        """Return the FUSE commands that gather some rows of all strips of a load.
+
+        A strip inside the image is copied in pieces of N bytes. At the edges of the image, each pixel is copied
+        separately, so that FUSE can replace those outside. Addresses and rows of the image are relative to its start.
+        """
+        layer, line, pitch = self.layer, self.row, self._pitch(load_rows[1])
+        pixel, row = (self.x.pixel, self.x.row) if self.x.on_chip else (self.x.c, self.x.w * self.x.c)
+        stride, before = layer.strides[1], self.strip.before
+        dtype = layer.shapes[layer.x].dtype
+        low, high = (0, 255) if dtype == Dtype.U8 else (-128, 127)
+        common: dict[str, int | BufferRef] = {
+            "src": FUSE_SRC.pack(a_src=1, a_dtype=dtype),
+            "stage": FUSE_STAGE.pack(d_dst=1, d_dtype=dtype, tail_dim=FUSE_DIMS.index("n")),
+            "a_n": self.n,
+            "d_n": self.n,
+            "a_u": row,
+            "y_count": part[1],
+            "u0": load_rows[0] * layer.strides[0] - layer.pads[0] + part[0],
+            "u_y": 1,
+            "v_x": 1,
+            "d_y": line,
+            "zp_ab": layer.x_zp & 0xFFFF,
+            "zp": layer.x_zp,
+            "clip_lo": low,
+            "clip_hi": high,
+        }
+        out = []
+        for column, columns in self._columns():
+            at = column * stride + before
+            inside = 0 <= at <= self.x.w - self.kernel_w
+            size = line if inside else self.x.c
+            fields = common | {
+                "d_base": address.plus(column * pitch + part[0] * line),
+                "n_count": ceil_div(size, self.n),
+                "lanes": min(size, self.n),
+                "lanes_tail": (size - 1) % self.n + 1,
+            }
+            if inside:
+                fields |= {"a_base": at * pixel, "x_count": columns, "a_v": stride * pixel, "d_x": pitch}
+            else:
+                fields |= {
+                    "a_base": 0,
+                    "x_count": self.kernel_w,
+                    "a_v": pixel,
+                    "d_x": self.x.c,
+                    "v0": at,
+                    "v_lim": self.x.w,
+                }
+            out.append(self.context.command(Unit.FUSE, **fields))
         return out
 
     def _columns(self) -> list[tuple[int, int]]:

@@ -52,7 +52,10 @@ class _Cut:
         n, (self.x, self.y) = context.config.n, images(layer)
         out_c, self.kernel_h, kernel_w, self.in_c = layer.weights.shape
         self.layer, self.context, self.s, self.n = layer, context, s, n
-        out_c //= layer.groups
+        self.grouped = layer.groups_are_blocks(n)
+        #: Number of groups that are processed one after the other, and output channels of a block.
+        self.groups, self.lanes = (1, layer.group_outputs) if self.grouped else (layer.groups, n)
+        out_c //= self.groups
         self.stride, stride_w = layer.strides
         if s.pixels_per_pass > 1 and can_pack_pixels(layer, s.pixels_per_pass):
             out_c *= s.pixels_per_pass
@@ -67,23 +70,26 @@ class _Cut:
         self.images = layer.batch * self.strips
         self.taps, self.out_c = self.kernel_h * kernel_w, out_c
         self.layout = Im2colLayout.PIXELS
-        if s.im2col and can_fold(layer, context.x_on_chip, Im2colLayout.STRIPS):
-            self.layout = Im2colLayout.STRIPS
+        both = Im2colLayout.GATHERED if s.fold_kernel_width else Im2colLayout.STRIPS
+        if s.im2col and can_fold(layer, context.x_on_chip, both):
+            self.layout = both
         elif s.fold_kernel_width and can_fold(layer, context.x_on_chip, Im2colLayout.ROWS):
             self.layout = Im2colLayout.ROWS
-        deep = {Im2colLayout.PIXELS: 1, Im2colLayout.ROWS: kernel_w, Im2colLayout.STRIPS: self.taps}[
-            self.layout
-        ]
+        deep = {Im2colLayout.PIXELS: 1, Im2colLayout.ROWS: kernel_w}.get(self.layout, self.taps)
         self.kernel_w, self.blocks, self.k_blocks = (
             kernel_w,
-            ceil_div(out_c, n),
+            ceil_div(out_c, self.lanes),
             ceil_div(self.in_c * deep, n),
         )
         self.again = self.taps // deep  # number of passes over each block of the reduction dimension
         self.rows_per_load = min(s.rows_per_load, self.y.h)
         self.rows, self.columns = min(s.rows, self.rows_per_load), min(s.columns, self.blocks)
-        self.depth = min(s.depth, self.k_blocks) if self.layout == Im2colLayout.PIXELS else self.k_blocks
+        self.depth = self.k_blocks
+        if self.layout == Im2colLayout.PIXELS and not self.grouped:
+            self.depth = min(s.depth, self.k_blocks)
         self.parts = ceil_div(self.k_blocks, self.depth)
+        #: Number of pieces of the channels of an image row that are loaded separately.
+        self.windows = ceil_div(self.blocks, self.columns) if self.grouped else self.parts
         self.size = DTYPE_BYTES[layer.drain.dtype]
         #: True if the last tile is drained in parts.
         self.split_last = s.split_last_tile
@@ -96,8 +102,11 @@ class _Cut:
             _COMMON_SCALE_SLOWDOWN if s.common_scale and layer.drain.common_scale else 1
         )
 
-    def image(self, rows: int, part: int) -> float:
-        """Return the bus beats for loading the input of `rows` output rows; `part` is the index of a channel range."""
+    def image(self, rows: int, part: int, block: int) -> float:
+        """Return the bus beats for loading the input of `rows` output rows.
+
+        `part` is the index of a range of input channels, `block` the first block of output channels of the tile.
+        """
         if self.context.x_on_chip:
             return 0.0
         n, x, least = self.n, self.x, self.context.line_beats
@@ -110,13 +119,23 @@ class _Cut:
             if self.strips > 1:
                 return lines(count, x.w * x.c, self.x_row, n, least)
             return count * (x.w + self.layer.pads[1] + self.layer.pads[3]) * x.c / n
-        if self.strips > 1 and self.parts == 1 and self.in_c == x.c:
+        width = min(self.depth * n, self.in_c - part * self.depth * n)
+        if self.grouped:
+            width = min(self.columns * self.in_c, x.c - block * self.in_c)
+        if self.strips > 1 and width == x.c:
             return lines(count, x.w * x.c, self.x_row, n, least)
-        return lines(count * x.w, min(self.depth * n, self.in_c - part * self.depth * n), x.c, n, least)
+        return lines(count * x.w, width, x.c, n, least)
+
+    def gathers(self, rows: int) -> float:
+        """Return the cycles in which FUSE gathers the inputs of `rows` output rows."""
+        if self.layout != Im2colLayout.GATHERED:
+            return 0.0
+        again = max(self.kernel_h - self.stride, 0) / self.rows_per_load
+        return rows * (self.stride + again) * self.y.w * ceil_div(self.kernel_w * self.x.c, self.n)
 
     def out(self, pixels: int, block: int, columns: int) -> float:
         """Return the bus beats for storing the results of some channel blocks."""
-        width = min(columns * self.n, self.out_c - block * self.n)
+        width = min(columns * self.lanes, self.out_c - block * self.lanes)
         if self.strips > 1 and width == self.y.c:
             return lines(pixels // self.y.w, self.y.w * width * self.size, self.y_row * self.size, self.n)
         return lines(pixels, width * self.size, self.y.c * self.size, self.n)
@@ -137,7 +156,7 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
     )
     groups = ceil_div(cut.blocks, cut.columns)
     buffers = {
-        "x": max(1, min(s.x_buffers, cut.images * ceil_div(cut.y.h, cut.rows_per_load) * cut.parts)),
+        "x": max(1, min(s.x_buffers, cut.images * ceil_div(cut.y.h, cut.rows_per_load) * cut.windows)),
         "w": max(1, min(s.w_buffers, groups * cut.parts)),
         "p": s.param_buffers,
         "r": s.y_buffers,
@@ -150,11 +169,11 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
         block = (groups - 1) * cut.columns
         ends.append(_Tile(cut, (0, 0, 0), 0, rows, block, first=False, last=True))
     saved, whole = 0.0, (row_tiles * groups - len(ends)) * cut.parts
-    if s.split_last_tile and layer.groups * (whole + sum(tile.steps for tile in ends)) > MAX_SIMULATED_TILES:
+    if s.split_last_tile and cut.groups * (whole + sum(tile.steps for tile in ends)) > MAX_SIMULATED_TILES:
         drained = ends[-1].parts()[-1]  # the last tile is extrapolated, and its parts are not simulated
         points = ends[-1].rows * ends[-1].columns - drained.rows * drained.blocks
         saved, cut.split_last = float(points * cut.y.w * cut.drain_rate), False
-    steps = layer.groups * (whole + sum(tile.steps for tile in ends))
+    steps = cut.groups * (whole + sum(tile.steps for tile in ends))
     period = cut.parts * (groups if s.order == "rows" else 1)
     through = sum(
         max(min(cut.rows, high - row) * cut.y.w, cut.n)
@@ -162,7 +181,7 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
         for high in [min(cut.rows_per_load, cut.y.h - first)]
         for row in range(0, high, cut.rows)
     )
-    array = float(layer.groups * cut.images * through * cut.blocks * cut.again * cut.k_blocks)
+    array = float(cut.groups * cut.images * through * cut.blocks * cut.again * cut.k_blocks)
     return TilePipeline(
         _conv_tiles(cut),
         steps,
@@ -176,7 +195,7 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
 
 
 def _conv_tiles(cut: _Cut) -> Iterator[PipelineTile]:
-    for group in range(cut.layer.groups):
+    for group in range(cut.groups):
         for first, last, (number, load_row, row, block) in _with_ends(_order(cut)):
             rows = min(cut.rows, min(load_row + cut.rows_per_load, cut.y.h) - row)
             yield from _Tile(cut, (group, number, load_row), row, rows, block, first=first, last=last).work()
@@ -272,6 +291,7 @@ class _Tile:
             place = (*self.key[:2], self.row + part.start, part.block)
             loads += with_drain(layer.drain, s, cut.context, place, cut.blocks, beats)
             fuse = pixels * part.blocks * cut.drain_rate
+            fuse += cut.gathers(drained) if part.block == 0 else 0.0
             store = 0.0 if cut.context.y_on_chip else beats
         return PipelineTile(
             tuple(loads),
@@ -284,14 +304,14 @@ class _Tile:
 
     def _image(self, k: int, until: int) -> list[TileLoad]:
         """Return the loads of the image; a first tile that is split loads only the rows up to `until`."""
-        cut, key = self.cut, (*self.key, k)
+        cut, key = self.cut, (*self.key, self.block if self.cut.grouped else k)
         if cut.context.x_on_chip:
             return []
         high = min(cut.rows_per_load, cut.y.h - self.key[2])
         if self.first and until < high:
-            early, cut.early[key] = cut.early.get(key, 0.0), cut.image(until, k)
+            early, cut.early[key] = cut.early.get(key, 0.0), cut.image(until, k, self.block)
             return [("f", (*key, until), max(cut.early[key] - early, 0.0))]
-        return [("x", key, cut.image(high, k) - cut.early.pop(key, 0.0))]
+        return [("x", key, cut.image(high, k, self.block) - cut.early.pop(key, 0.0))]
 
 
 def summand_bytes(drain: Drain, context: TilingContext, rows: int) -> int:
@@ -371,48 +391,61 @@ class ConvTiler:
         self.context, self.layer, self.n = context, layer, context.config.n
         self.layout, self.pixels_per_pass, n = layout, pixels_per_pass, context.config.n
         self.width = width
-        out_c, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
+        _, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
         x, y = images(layer)
         across = (self.kernel_w - 1) * layer.dilations[1] + 1
         self.strips, self.x, self.y = strip_images(x, y, width, layer.strides[1], across)
         #: Number of images that are processed one after the other; each strip of an image of the batch counts as one.
         self.images, self.x_row, self.y_row = layer.batch * self.strips, x.w * x.c, y.w * y.c
-        self.blocks, self.taps = ceil_div(out_c // layer.groups, n), self.kernel_h * self.kernel_w
+        self.grouped = layer.groups_are_blocks(n)
+        #: Number of groups that are processed one after the other.
+        self.groups = 1 if self.grouped else layer.groups
+        self.blocks = layer.groups if self.grouped else ceil_div(layer.group_outputs, n)
+        self.taps = self.kernel_h * self.kernel_w
         self.passes = {
             Im2colLayout.PIXELS: self.taps * ceil_div(self.in_c, n),
             Im2colLayout.ROWS: self.kernel_h * ceil_div(self.in_c * self.kernel_w, n),
-            Im2colLayout.STRIPS: ceil_div(self.in_c * self.taps, n),
-        }[layout]
+        }.get(layout, ceil_div(self.in_c * self.taps, n))
         self.reach = (self.kernel_h - 1) * layer.dilations[0] + 1
         padding = layer.pads[1] + layer.pads[3] if layout == Im2colLayout.ROWS and self.strips == 1 else 0
-        self.line = (self.x.w + padding) * self.in_c
+        self.pitch = self.x.w + padding
         self.k_blocks = ceil_div(self.in_c, n)
         # This saves five bus beats per block of channels and costs three additional FUSE cycles per pixel and block.
         self.common_scale = self.images * self.y.h * self.y.w == 1 and layer.drain.common_scale
 
-    def image(self, rows_per_load: int, part: float) -> tuple[int, float]:
-        """Return the size in bytes of the image rows of one load, and the bus beats for loading them."""
-        if self.context.x_on_chip:
-            return 0, 0
+    def image(self, rows_per_load: int, part: float, columns: int) -> tuple[int, float]:
+        """Return the size in bytes of the image rows of one load, and the bus beats for loading them.
+
+        `part` is the share of the input channels, `columns` the number of blocks of output channels of a tile.
+        """
         stride, n = self.layer.strides[0], self.n
+        line = self.kernel_w * self.x.c
+        count = self.y.w * ((rows_per_load - 1) * stride + self.kernel_h)
+        gathered = count * line + n if self.layout == Im2colLayout.GATHERED else 0
+        if self.context.x_on_chip:
+            return gathered, 0
         if self.layout == Im2colLayout.STRIPS:
-            line = self.kernel_w * self.x.c
-            count = self.y.w * ((rows_per_load - 1) * stride + self.kernel_h)
             return count * line + n, count * (line + n - 1) / n
         rows = input_rows(rows_per_load, stride, self.reach, self.x.h)
-        size = int(rows * self.line * part) + n
+        channels = min(columns * self.in_c, self.x.c) if self.grouped else self.in_c
+        line = self.pitch * channels
+        size = int(rows * line * part) + n + gathered
         if part == 1.0:
-            if self.layer.groups > 1:  # only the channels of a group are loaded
-                return size, lines(rows * self.x.w, self.in_c, self.x.c, n)
-            return size, size / n if self.strips == 1 else lines(rows, self.line, self.x_row, n)
+            if channels < self.x.c:  # only the channels of some groups are loaded
+                return size, lines(rows * self.x.w, channels, self.x.c, n)
+            if self.strips > 1:
+                return size, lines(rows, line, self.x_row, n)
+            return size, (size - gathered) / n
         astride = 0 if self.x.c % n == 0 else n - 1  # pieces of pixels begin anywhere in a beat
         return size, rows * self.x.w * (self.x.c * part + astride) / n
 
     def tilings(self) -> Tilings:
         """Yield tilings with complete sums, and with partial sums if complete sums do not fit or delay the array."""
         array = self.blocks * self.passes * max(self.images * self.y.h * self.y.w, self.n)
-        enough = _SUFFICIENT_RATIO * self.layer.groups * max(array, self.blocks * self.taps * self.in_c)
-        depths = cuts(self.k_blocks) if self.layout == Im2colLayout.PIXELS else [self.k_blocks]
+        enough = _SUFFICIENT_RATIO * self.groups * max(array, self.blocks * self.taps * self.in_c)
+        depths = [self.k_blocks]
+        if self.layout == Im2colLayout.PIXELS and not self.grouped:
+            depths = cuts(self.k_blocks)
         for depth in depths:
             found = self._estimated(self._tiles(depth))
             yield from ((cycles, schedule) for cycles, schedule, _ in found)
@@ -437,12 +470,11 @@ class ConvTiler:
 
     def _tiles(self, depth: int) -> list[ConvTile]:
         most = min(self.blocks, self.context.config.param_slots // 2)
+        whole = self.context.x_on_chip and self.layout != Im2colLayout.GATHERED
         return [
             ConvTile(depth, columns, rows, rows_per_load, order, resident)
             for columns, rows in product(cuts(most), cuts(self.y.h))
-            for rows_per_load, (order, resident) in product(
-                _rows_per_load(rows, self.y.h, self.context.x_on_chip), _ORDERS
-            )
+            for rows_per_load, (order, resident) in product(_rows_per_load(rows, self.y.h, whole), _ORDERS)
         ]
 
     def _tiling(self, tile: ConvTile) -> tuple[float, LayerSchedule] | None:
@@ -451,12 +483,21 @@ class ConvTiler:
         tiles, groups = self.images * ceil_div(self.y.h, tile.rows), ceil_div(self.blocks, tile.columns)
         pixels, sums = self.images * self.y.h * self.y.w, tile.rows * self.y.w * tile.columns
         row_loads = self.images * ceil_div(self.y.h, tile.rows_per_load)
+        if self.grouped:  # each tile of channels loads its own inputs
+            if (
+                tile.order == "rows"
+                and groups > 1
+                and tile.rows_per_load > tile.rows
+                and not context.x_on_chip
+            ):
+                return None
+            row_loads *= groups
         if sums * (2 if context.consecutive else min(2, tiles * groups)) > context.acc_rows:
             return None
         whole, size = tile.depth == self.k_blocks, DTYPE_BYTES[layer.drain.dtype]
         part = 1.0 if whole else tile.depth * n / self.in_c
         w_bytes = tile.columns * self.taps * min(tile.depth * n, self.in_c) * n
-        x_bytes, x_beats = self.image(tile.rows_per_load, part)
+        x_bytes, x_beats = self.image(tile.rows_per_load, part, tile.columns)
         y_buffers = _SPLIT_Y_BUFFERS if context.split_last_tile and not context.y_on_chip else 2
         y_bytes = 0 if context.y_on_chip else y_buffers * sums * n * size
         y_bytes += summand_bytes(layer.drain, context, y_buffers * sums)
@@ -467,6 +508,10 @@ class ConvTiler:
         x_tiles = parts * (row_loads if tile.order == "channels" else 1)
         w_least = w_tiles if tile.resident else min(2, w_tiles)
         kept = not whole and w_bytes * w_least + x_bytes * x_tiles + y_bytes <= context.free
+        gathers = 0.0
+        if self.layout == Im2colLayout.GATHERED:
+            height = (tile.rows_per_load - 1) * layer.strides[0] + self.kernel_h
+            gathers = row_loads * height * self.y.w * ceil_div(self.kernel_w * self.x.c, n)
         x_buffers = min(2, row_loads * parts)
         if kept:
             room = (context.free - w_bytes * w_least - y_bytes) // max(x_bytes, 1)
@@ -485,6 +530,7 @@ class ConvTiler:
             w_buffers = max(min(wanted, _MAX_WEIGHT_BUFFERS, w_tiles, int(left // w_bytes)), w_least)
             w_stream = w_times * w_tiles * around / w_buffers
         again = (not whole and not kept) or (tile.order == "channels" and row_loads * parts > x_buffers)
+        again &= not self.grouped
         x_times = groups if again else 1
         drain = pixels * self.blocks
         bus = w_times * self.blocks * self.taps * self.in_c + x_times * row_loads * x_beats / part
@@ -497,7 +543,11 @@ class ConvTiler:
             x_stream = loads * around / (x_buffers / side)
         part_in, part_array = (w_bytes / n + x_beats) * context.beat, array / steps
         start = part_in + (parts - 1) * max(part_in - part_array, 0)
-        cycles = max(array, bus * context.beat * BUS_OVERHEAD, drain, steps * TILE_CYCLES, w_stream, x_stream)
+        issue = TILE_CYCLES * (2 if gathers else 1)
+        cycles = max(
+            array, bus * context.beat * BUS_OVERHEAD, drain + gathers, steps * issue, w_stream, x_stream
+        )
+        cycles += gathers / row_loads
         cycles += self._end(tile) + start + tiles * groups * _TILE_OVERHEAD_CYCLES + (steps - tiles * groups)
         cycles += context.neighbour_cycles * (tile.rows / self.y.h if tile.order == "rows" else 1)
         cycles += (
@@ -505,7 +555,7 @@ class ConvTiler:
             if context.x_on_chip
             else row_loads * (20 if self.layout == Im2colLayout.PIXELS else TILE_CYCLES)
         )
-        return cycles * layer.groups, LayerSchedule(
+        return cycles * self.groups, LayerSchedule(
             rows=tile.rows,
             rows_per_load=tile.rows_per_load,
             strip_width=self.width,
@@ -518,13 +568,15 @@ class ConvTiler:
             y_buffers=y_buffers,
             acc_buffers=sum_buffers(context, sums),
             prefetch=PREFETCH_STEPS,
-            fold_kernel_width=self.layout == Im2colLayout.ROWS,
-            im2col=self.layout == Im2colLayout.STRIPS,
+            fold_kernel_width=self.layout in (Im2colLayout.ROWS, Im2colLayout.GATHERED),
+            im2col=self.layout in (Im2colLayout.STRIPS, Im2colLayout.GATHERED),
             pixels_per_pass=self.pixels_per_pass,
             on_chip=context.y_on_chip,
             split_last_tile=context.split_last_tile,
             common_scale=self.common_scale,
-            split_first_tile=self._starts_from_dram and x_beats >= _MIN_SPLIT_INPUT_BLOCKS * n,
+            split_first_tile=self._starts_from_dram
+            and self.layout != Im2colLayout.GATHERED
+            and x_beats >= _MIN_SPLIT_INPUT_BLOCKS * n,
         )
 
     def _end(self, tile: ConvTile) -> float:
@@ -542,9 +594,9 @@ class ConvTiler:
         return max(rows, self.n) + (_WEIGHT_DELAY_CYCLES if rows < 2 * self.n else 0)
 
 
-def _rows_per_load(rows: int, height: int, on_chip: bool) -> list[int]:
-    """Return candidate numbers of rows per load: the rows of a few tiles, or all rows."""
-    if on_chip:
+def _rows_per_load(rows: int, height: int, whole: bool) -> list[int]:
+    """Return candidate numbers of rows per load: the rows of a few tiles, or all rows; only all rows if `whole`."""
+    if whole:
         return [height]
     return sorted({min(rows * times, height) for times in (1, 2, 4, 8)} | {height})
 
@@ -552,9 +604,9 @@ def _rows_per_load(rows: int, height: int, on_chip: bool) -> list[int]:
 def conv_tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
     """Yield the tilings of a convolution, or of a matrix product with constant weights.
 
-    An image is split into strips of columns only if no tiling with whole rows fits. Each group of channels has separate
-    buffers, and two consecutive groups are active at the same time. Each group therefore gets half of the memory if a
-    tiling, with whole rows or with strips, fits.
+    An image is split into strips of columns only if no tiling with whole rows fits. Groups with more outputs than a
+    block have separate buffers, and two consecutive groups are active at the same time. Each group therefore gets half
+    of the memory if a tiling, with whole rows or with strips, fits.
     """
     contexts, phases = [context], row_phases(context.config, layer)
     if phases:  # two consecutive phases are active at the same time, like two groups
@@ -562,7 +614,7 @@ def conv_tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
         for cycles, schedule in conv_tilings(half, phases[0].layer):
             yield cycles * len(phases), schedule
         return
-    if layer.groups > 1:
+    if layer.groups > 1 and not layer.groups_are_blocks(context.config.n):
         context = replace(context, consecutive=True)
         contexts = [replace(context, free=context.free // 2), context]
     for each, split in product(contexts, (False, True)):
@@ -605,12 +657,14 @@ def pixel_packings(context: TilingContext, layer: ConvLayer) -> Iterator[int]:
 
 def _layouts(context: TilingContext, layer: ConvLayer) -> list[Im2colLayout]:
     """Return the usable layouts of the image, omitting any that does not need fewer passes than those before it."""
-    layouts, least = [], 0
+    layouts: list[Im2colLayout] = []
+    passes: dict[Im2colLayout, int] = {}
     for layout in Im2colLayout:
         if layout != Im2colLayout.PIXELS and not can_fold(layer, context.x_on_chip, layout):
             continue
-        passes = ConvTiler(context, layer, layout, 1).passes
-        if not layouts or passes < least:
+        passes[layout] = ConvTiler(context, layer, layout, 1).passes
+        # Loaded and gathered strips need the same passes, but different units.
+        others = [each for each in layouts if layout != Im2colLayout.GATHERED or each != Im2colLayout.STRIPS]
+        if all(passes[layout] < passes[each] for each in others):
             layouts.append(layout)
-            least = passes
     return layouts

@@ -11,11 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.util.lru_cache import LruCache
+
 Floats = NDArray[np.floating[Any]]
 _EPSILON = 1e-5
 _ROTARY_BASE = 10_000.0
 #: Minimum number of spare positions when the key-value cache is reallocated.
 _SPARE_POSITIONS = 64
+#: Maximum number of prompts whose decoding states are cached, because several answers are drawn to each.
+_MAX_PROMPTS = 16
 
 
 @dataclass(frozen=True)
@@ -82,10 +86,11 @@ class Gpt:
         self.shape, self.profile, self.known = shape, profile, known
         self.weights = {name: np.ascontiguousarray(weights[name], np.float32) for name in shape.tensors}
         angles = np.arange(shape.context)[:, None] * rotary_frequencies(shape.width // shape.heads)
+        self._prompts: LruCache[TransformerState] = LruCache(_MAX_PROMPTS)
         self.rotary = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
     def read(self, tokens: Sequence[int]) -> "TransformerState":
-        """Return the decoding state after a prompt.
+        """Return the decoding state after a prompt; the states of recent prompts are cached.
 
         Raises
         ------
@@ -94,9 +99,13 @@ class Gpt:
         """
         if not 0 < len(tokens) <= self.shape.context:
             raise ValueError(f"a prompt must have 1..{self.shape.context} tokens, not {len(tokens)}")
-        state = TransformerState(self, 1)
-        state.push(np.array([tokens]))
-        return state
+        key = tuple(tokens)
+        state = self._prompts.get(key)
+        if state is None:
+            state = TransformerState(self, 1)
+            state.push(np.array([tokens]))
+            self._prompts.put(key, state)
+        return state.fork(1)
 
 
 def rotary_frequencies(width: int) -> NDArray[np.float64]:
@@ -187,7 +196,8 @@ class TransformerState:
         self._keys[layer, :, :, first:last], self._values[layer, :, :, first:last] = key, value
         keys, values = self._keys[layer, :, :, :last], self._values[layer, :, :, :last]
         scores = query @ keys.swapaxes(2, 3) / np.float32(np.sqrt(key.shape[-1]))
-        scores[..., np.arange(first, last)[:, None] < np.arange(last)] = -np.inf
+        if new > 1:
+            scores[..., np.arange(first, last)[:, None] < np.arange(last)] = -np.inf
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         mixed = (scores / scores.sum(axis=-1, keepdims=True)) @ values
         return mixed.swapaxes(1, 2).reshape(count, new, -1) @ weights[f"{layer}.attention.out"].T

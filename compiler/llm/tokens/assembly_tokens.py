@@ -166,9 +166,24 @@ OPENERS = {
     name: tuple((token, index) for token, (index, value) in tokens.items() if value is None)
     for name, tokens in PAIRS.items()
 }
-#: All distinct tokens except numbers.
+#: Tokens that were added to the vocabulary later, each with the token whose weights it has before it is trained.
+ADDED_TOKENS = {
+    **{
+        token: token.replace("root_shifts", "shifts") for token in HEADS if token.endswith("fuse.root_shifts")
+    },
+    "table_wide=1": "table=1",
+}
+#: Tokens of values that had no names before, likewise.
+NAMED_TOKENS = {
+    "op=mul_sub": "op=sub",
+    "post=row": "post=scale",
+    "post=slot": "post=scale",
+    "post=var_rsqrt": "post=rsqrt",
+}
+#: All other distinct tokens except numbers.
 TOKENS = tuple(
-    dict.fromkeys(
+    token
+    for token in dict.fromkeys(
         [
             STOP,
             END,
@@ -181,6 +196,7 @@ TOKENS = tuple(
             *(token for tokens in PAIRS.values() for token in tokens),
         ]
     )
+    if token not in ADDED_TOKENS
 )
 
 #: Tokens of guards (`compiler.codegen.dispatch_guard`) by kind of comparison; a selector and a number follow.

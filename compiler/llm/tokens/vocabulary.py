@@ -51,7 +51,11 @@ class Vocabulary:
 
 
 #: Words added later, each with the word whose weights it has before it is trained.
-RELATED = {Ask.FUSION.value: Ask.SCHEDULE.value}
+RELATED = {
+    Ask.FUSION.value: Ask.SCHEDULE.value,
+    **assembly_tokens.ADDED_TOKENS,
+    **assembly_tokens.NAMED_TOKENS,
+}
 
 #: Vocabulary of the model; schedules and programs share the `end` token.
 LANGUAGE = Vocabulary(
@@ -69,6 +73,7 @@ LANGUAGE = Vocabulary(
             *assembly_tokens.GUARDS.values(),
             *layer_prompt.ADDED_TOKENS,
             *layer_prompt.FUSION_TOKENS,
+            *assembly_tokens.ADDED_TOKENS,
         ]
     )
 )

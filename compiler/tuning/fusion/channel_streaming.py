@@ -13,7 +13,7 @@ from compiler.ir.graph import Graph
 from compiler.layers.conv.input_layout import Im2colLayout, can_fold
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tilings import ConvTiler
-from compiler.layers.depthwise import DepthwiseLayer, stream_passes, stream_pitch
+from compiler.layers.depthwise import DepthwiseLayer, stream_of
 from compiler.layers.pool import PoolLayer
 from compiler.layers.tiling_context import BUS_OVERHEAD, PREFETCH_STEPS, TilingContext, input_rows
 from compiler.lowering.fusion_groups import ANCHORS
@@ -197,7 +197,8 @@ class ChannelBlockPair:
         return [
             layout
             for layout in Im2colLayout
-            if layout == Im2colLayout.PIXELS or can_fold(self.first, self.context.x_on_chip, layout)
+            if layout != Im2colLayout.GATHERED
+            and (layout == Im2colLayout.PIXELS or can_fold(self.first, self.context.x_on_chip, layout))
         ]
 
     def _tilings(self) -> Iterator[_PairTiling]:
@@ -227,7 +228,7 @@ class ChannelBlockPair:
     def _fused(self, layout: Im2colLayout, tiling: _PairTiling) -> FusedPair | None:
         layer, n, group = self.first, self.n, tiling.group
         conv = ConvTiler(self.context, layer, layout, 1)
-        band_bytes, band_beats = conv.image(tiling.rows, 1.0)
+        band_bytes, band_beats = conv.image(tiling.rows, 1.0, group)
         weights = layer.weights[0].size * n * group
         depthwise_weights = self.second.weights.shape[0] * self.second.weights.shape[1] * n * group * 2
         out = 0 if self.y_on_chip else 2 * tiling.depthwise_rows * tiling.width * group * n
@@ -279,13 +280,12 @@ class ChannelBlockPair:
     def _reads(self, tiling: _PairTiling) -> float:
         """Return the cycles of the depthwise convolution for a group of channel blocks."""
         layer, config = self.second, self.context.config
-        pitch = stream_pitch(layer, self.t.w, self.y.w, tiling.width)
-        passes = stream_passes(config, layer, pitch)
+        stream = stream_of(config, layer, self.t.w, self.y.w, tiling.width)
         strips, tiles = ceil_div(self.y.w, tiling.width), ceil_div(self.y.h, tiling.depthwise_rows)
-        keep = tiling.group == 1 and passes == 1
+        keep = tiling.group == 1 and stream.continues
         again = 0 if keep else (layer.weights.shape[0] - 1) * (tiles - 1)
         rows = input_rows(self.y.h, layer.strides[0], layer.weights.shape[0], self.t.h) + again
-        array = rows * pitch * strips * passes * tiling.group
+        array = rows * stream.pitch * strips * stream.work * tiling.group
         drain = strips * (self.y.h * tiling.width * tiling.group + tiles * _COMMAND_CYCLES)
         store = 0 if self.y_on_chip else self.y.h * self.y.w * tiling.group * self.context.beat
         slot_cycles = (

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
-from compiler.cost.learned.features import FeatureRow, RowMaker
+from compiler.cost.learned.features import FeatureRow, row_maker
 from compiler.cost.learned.model import CycleModel
 from compiler.cost.timeline import timeline_cycles
 from compiler.initial_schedule.initial import FUSE_ONLY, tiling_contexts
@@ -60,7 +60,7 @@ class _Stage:
 
     def __init__(self, stage: LoweredNetwork, config: MlaConfig, conditions: HardwareProfile):
         self.stage, self.config, self.dram = stage, config, conditions.dram
-        self.rows = RowMaker(stage, conditions)
+        self.rows = row_maker(stage, conditions)
         #: Predictions by the identity of the features, which are kept so that identities remain unique.
         self.predictions: dict[int, tuple[FeatureRow, NetworkPrediction]] = {}
         self._candidates: dict[int, dict[tuple[LayerSchedule, LayerSchedule], FusedPair]] = {}

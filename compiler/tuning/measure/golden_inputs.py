@@ -317,7 +317,7 @@ def golden_inputs(seed: Sequence[int], forms: Sequence[TensorForm], count: int) 
 
 
 #: Maximum number of cached references, which all search methods in a comparison share.
-_MAX_CACHED = 64
+_MAX_CACHED = 128
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,26 @@ class ModelGuidedSearch(SearchMethod):
         """Return True for schedules with the first schedule's fusions and without program texts."""
         return schedule.fusions == self.first.fusions and not schedule.programs
 
+    def predicted_gain(self, schedule: Schedule, best: Trial) -> float:
+        """Return the predicted relative gain of a schedule over the best trial; 0 if it cannot be predicted.
+
+        The costs of the layers that differ, and of those beside them, are predicted for both schedules.
+        """
+        if (
+            not self.accepts(schedule)
+            or not self.accepts(best.schedule)
+            or not isinstance(best.result, Measurement)
+        ):
+            return 0.0
+        both, names = (best.schedule.layers, schedule.layers), list(self.group)
+        different = {at for at, name in enumerate(names) if both[0][name] != both[1][name]}
+        beside = {at + step for at in different for step in (-1, 1)} & set(range(len(names)))
+        saved = 0.0
+        for at in different | beside:
+            before, after = self.online_model.predict_in(names[at], both).cost.tolist()
+            saved += before - after
+        return saved / max(sum(self._costs(best.result)), 1.0)
+
     def _of_others(self, trial: Trial) -> _Proposal | None:
         """Return the trial of another method as a proposal; None if its changes cannot be judged separately."""
         changed = {

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MAX_TRANSFERRED = 4
 #: Expected reward of a member's trials before any of them is measured, in networks of one layer and in larger ones.
 #: They set the order of the first trials, and the shares while no member finds an improvement. They follow the gain per
-#: trial of each member alone, which `python -m scripts.study_methods --reduced` prints (docs/tuning.md, "Portfolio").
+#: trial of each member alone, which `python -m scripts.study_methods` prints (docs/tuning.md, "Portfolio").
 PRIORS = {
     RETRIEVAL: (1.25, 1.05),
     "hpm": (0.9, 1.0),
@@ -46,6 +46,14 @@ _OTHER_PRIOR = 0.1
 _PRIOR_TRIALS, _DISCOUNT = 2.0, 0.8
 #: Maximum number of earlier trials that are passed to a member when it proposes for the first time.
 _MAX_HISTORY = 256
+#: Members whose proposals compete by the gain that the cost model of the first one predicts.
+_COMPETING = ("hpm", RETRIEVAL, GENERATORS_METHOD, LLM, "fusion")
+#: What is added to the predicted relative gain of known schedules: they were measured under similar conditions, while
+#: all others were chosen because of a large prediction, which is therefore too large more often than too small.
+_MEASURED_BONUS = 0.02
+#: Smallest predicted relative gain that counts, and number of successive trials without the predicted gain after which
+#: the predictions are not used until another member finds an improvement.
+_MIN_PREDICTED_GAIN, _MAX_DISAPPOINTMENTS = 0.001, 3
 #: Maximum number of successive proposals of a member that another member proposed before.
 _MAX_REPEATED = 20
 
@@ -144,6 +152,8 @@ class _Member:
     make: MemberMaker
     prior: float
     method: SearchMethod | None = None
+    #: Proposal that has not been measured yet, with the best schedule at the time.
+    offer: tuple[Schedule, Schedule] | None = None
     trials: int = 0
     reward: float = 0.0
     resting: bool = False
@@ -156,7 +166,11 @@ class _Member:
 
 
 class PortfolioSearch(SearchMethod):
-    """Search method that draws each proposal from the member with the highest score; members share all measurements.
+    """Search method that chooses each proposal among those of its members; members share all measurements.
+
+    While the cost model predicts a gain for the proposals of the members that choose by cost (`_COMPETING`), the one
+    with the largest predicted gain is next. If three such trials in a row bring nothing, or if no gain is predicted,
+    the member with the highest score proposes, until an improvement is found.
 
     The reward of a trial is g / (g + m), where g is its relative gain over the best cost so far and m the mean gain per
     trial of the whole search; it loses a fifth of its weight with every further trial. The score of a member is the sum
@@ -210,6 +224,8 @@ class PortfolioSearch(SearchMethod):
         self._names: dict[str, str] = {}
         self._history: deque[tuple[Schedule, Result]] = deque(maxlen=_MAX_HISTORY)
         self._trials, self._gain = 0, 0.0
+        #: Schedule whose gain was predicted, and number of successive trials without their predicted gain.
+        self._predicted, self._disappointments = set[str](), 0
         self._failed: list[GeneratorFailure] = []
 
     @property
@@ -238,16 +254,84 @@ class PortfolioSearch(SearchMethod):
         return True
 
     def propose(self) -> Schedule:
-        """Return the next proposal of the member with the highest score that has one."""
+        """Return the proposal with the largest predicted gain, or the next one of the member with the highest score."""
         while awake := [member for member in self._members if not member.resting]:
-            member = max(awake, key=lambda each: each.score)
-            schedule = self._guarded(member, "propose", lambda of=member: self._next(of))
+            promising = self._promising(awake)
+            awake = [member for member in awake if member in self._members]
+            if not awake:
+                break
+            member = promising or max(awake, key=lambda each: each.score)
+            schedule = self._guarded(member, "propose", lambda of=member: self._taken(of))
             if schedule is not None:
                 text = schedule.to_json()
                 self._proposed[text], self._names[text] = member, member.name
+                if promising is not None:
+                    self._predicted.add(text)
                 member.trials += 1
                 return schedule
         return self.first
+
+    def _promising(self, awake: Sequence[_Member]) -> _Member | None:
+        """Return the member whose proposal has the largest predicted gain; None if predictions are not used now."""
+        competing = [member for member in awake if member.name in _COMPETING]
+        guide = next((each for each in self._members if each.name == _COMPETING[0]), None)
+        if len(competing) < 2 or guide is None or self._disappointments >= _MAX_DISAPPOINTMENTS:
+            return None
+        offers = [
+            (member, self._guarded(member, "propose", lambda of=member: self._offer(of)))
+            for member in competing
+        ]
+        if not isinstance(guide.method, ModelGuidedSearch):
+            return None
+        gains = [
+            (
+                guide.method.predicted_gain(offer, self.best) + _MEASURED_BONUS * (member.name == RETRIEVAL),
+                member,
+            )
+            for member, offer in offers
+            if offer is not None
+        ]
+        gain, member = max(gains, key=lambda each: each[0], default=(0.0, None))
+        return member if gain >= _MIN_PREDICTED_GAIN else None
+
+    def _taken(self, member: _Member) -> Schedule | None:
+        """Return the proposal of a member, which is then no longer on offer."""
+        offer, member.offer = self._offer(member), None
+        return offer
+
+    def _offer(self, member: _Member) -> Schedule | None:
+        """Return the proposal of a member that has not been measured yet; None if it has none.
+
+        If another member has found a better schedule since it was made, its changes are applied to that one.
+        """
+        if member.offer is None:
+            schedule = self._next(member)
+            member.offer = None if schedule is None else (schedule, self.best.schedule)
+        elif member.offer[1] != (best := self.best.schedule):
+            schedule, before = member.offer
+            changes = {
+                name: each for name, each in schedule.layers.items() if each != before.layers.get(name)
+            }
+            moved = replace(best, layers=best.layers | changes)
+            simple = (
+                not (schedule.programs or best.programs)
+                and schedule.fusions == before.fusions == best.fusions
+            )
+            member.offer = (moved if simple and self._new(member, moved) else schedule), best
+        return None if member.offer is None else member.offer[0]
+
+    def _new(self, member: _Member, schedule: Schedule) -> bool:
+        """Register a schedule with all members; return False if it was proposed before or does not compile."""
+        if not self.register(schedule):
+            return False
+        for other in self._members:
+            if other.method is not None and other is not member:
+                other.method.register(schedule)
+        try:
+            self.prepared.network(schedule)
+        except InputError:
+            return False
+        return True
 
     def _next(self, member: _Member) -> Schedule | None:
         """Return the next new proposal of a member; None if there is none, in which case the member rests."""
@@ -274,6 +358,9 @@ class PortfolioSearch(SearchMethod):
                     method.record(schedule, result)
             for text in self._proposed:  # trials without a result
                 method.register(Schedule.from_json(text))
+            for other in self._members:
+                if other.offer is not None:
+                    method.register(other.offer[0])
             member.method = method
         return member.method
 
@@ -301,12 +388,15 @@ class PortfolioSearch(SearchMethod):
         gain = 0.0
         if trial.cost and self.best.cost and trial.cost < self.best.cost:
             gain = log(self.best.cost / trial.cost)
+            self._disappointments = 0
             for member in self._members:
                 member.resting = False
         for member in self._members:
             member.reward *= _DISCOUNT
         mean = self._gain / self._trials if self._trials else 0.0
-        proposer = self._proposed.pop(trial.schedule.to_json(), None)
+        text = trial.schedule.to_json()
+        self._disappointments += text in self._predicted and not gain
+        proposer = self._proposed.pop(text, None)
         if proposer is not None:
             proposer.reward += gain / (gain + mean) if gain else 0.0
             self._trials += 1

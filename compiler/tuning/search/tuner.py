@@ -179,9 +179,13 @@ def tune(
                 record.gain += (curve[-1][1] - best) / curve[0][1]
                 curve.append((len(done), best))
                 store_best(session, searcher, baseline)
+            elif session is not None:
+                learn(session, searcher, trial, baseline)
             if met is None and targets.met(result):
                 met = trial
             on_trial(len(done), trial, searcher.best)
+    if session is not None:
+        session.store_learned()
     return TuningResult(
         baseline,
         met or searcher.best,
@@ -321,6 +325,15 @@ def store_best(session: "DatabaseSession | None", searcher: SearchMethod, baseli
             prepared.network,
             baseline,
             partial(templates_of, prepared),
+        )
+
+
+def learn(session: "DatabaseSession", searcher: SearchMethod, trial: Trial, baseline: Measurement) -> None:
+    """Keep what a trial that is not the best one has improved in single layers; `baseline` is as in `store_best`."""
+    if trial.cost is not None and isinstance(trial.result, Measurement):
+        prepared = searcher.prepared
+        session.learn(
+            trial.schedule, trial.result, baseline, prepared.network, partial(templates_of, prepared)
         )
 
 

@@ -216,7 +216,7 @@ class _Part:
             self._work(f"{self.prefix}{unit.name.lower()} {number}", self.layers[layer].name, unit, work)
 
     def _count(self, work: _Work, command: Command, issued: Issued) -> None:
-        spent = cycles(command, self.config.n)
+        spent = cycles(command, self.config)
         moved = traffic(self.config, issued)
         macs = 0
         if command.unit == Unit.MATRIX:

@@ -21,7 +21,7 @@ from hw.checker.parallel.schedule import (
 )
 from hw.checker.values import VALUES, AddressSpace, spaces
 from hw.config import MlaConfig
-from hw.isa.enums import Requant, Unit
+from hw.isa.enums import Post, Requant, Unit
 from hw.layouts import config_layout
 
 #: Control bits of a step for the later stages.
@@ -135,7 +135,10 @@ class OperandSelect(wiring.Component):
         for i in range(LANES):
             m.d.comb += getattr(self, f"x{i}").eq(raw[i] - counts[i])
         m.d.comb += [self.control.base.eq(base), self.control.end.eq(base + touched - 1)]
-        with m.If(self.control.slots & (fields[Unit.FUSE].src.requant != Requant.SLOT)):
+        fuse = fields[Unit.FUSE]
+        with m.If(
+            self.control.slots & ~((fuse.src.requant == Requant.SLOT) | (fuse.stage.post == Post.SLOT))
+        ):
             m.d.comb += self.control.last.eq(0)  # this step only computes the number of points of the window
         self._next(m, values)
         return m

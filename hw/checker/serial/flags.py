@@ -73,7 +73,7 @@ def check_flags(
         Flag.D_SP: stage.d_dst,
         Flag.D_16: stage.d_dst & stage.d_dtype[1],
         Flag.D_32: stage.d_dst & (stage.d_dtype == Dtype.I32),
-        Flag.SLOTS: src.requant == Requant.SLOT,
+        Flag.SLOTS: (src.requant == Requant.SLOT) | (stage.post == Post.SLOT),
         Flag.COUNT: stage.post == Post.COUNT,
         Flag.TAIL: stage.tail_dim < len(FUSE_DIMS),
         Flag.REDUCES: stage.lane_reduce != 0,

@@ -171,20 +171,23 @@ def _matrix(config, f):
 
 def _fuse(config, f):
     n = config.n
-    pair = f["post"] in (3, 4)
+    pair = f["post"] in (3, 4, 7)
     bad = any(f[f"{d}_count"] == 0 for d in DIMS) or f["lanes"] > n or f["lanes_tail"] > n
-    bad |= f["requant"] == 2 and (f["b_src"] == 0 or f["rq_lane"] + 1 >= n)
+    bad |= (f["requant"] == 2 or f["post"] in (5, 7)) and (f["b_src"] == 0 or f["rq_lane"] + 1 >= n)
     bad |= bool(f["b_bcast"]) and f["b_lane"] >= n
-    bad |= f["b_src"] == 3 or f["op"] > 4 or (f["op"] not in (0, 4) and f["b_src"] == 0)
+    bad |= f["b_src"] == 3 or f["op"] > 5 or (f["op"] not in (0, 4) and f["b_src"] == 0)
     bad |= (
         f["r_dtype"] == 3
-        or f["table_slot"] >= config.table_slots
+        or f["table_slot"] + f["table_wide"] >= config.table_slots
+        or (f["table_wide"] and (not f["table"] or f["residual"] or f["table2"]))
         or f["r_ls"] > 30
         or f["tail_dim"] in (5, 6)
     )
     bad |= f["lane_reduce"] != 0 and f["d_dst"] == 0 and f["d_lane"] + pair >= n
     bad |= pair and (f["lane_reduce"] == 0 or f["d_dst"] == 1)
-    bad |= f["post"] > 4 or (f["post"] == 2 and f["wx_count"] * f["wy_count"] > 255)
+    bad |= (f["post"] == 6 and f["lane_reduce"] != 0) or (
+        f["post"] == 2 and f["wx_count"] * f["wy_count"] > 255
+    )
     if bad:
         return True, None
     u = coordinates(f, "u", [(f["y_count"], f["u_y"]), (f["wy_count"], f["u_wy"])])
@@ -209,7 +212,7 @@ def _fuse(config, f):
             yield operand("r", True, n * SIZES[f["r_dtype"]])
         lanes = max(f["lanes"] or n, (f["lanes_tail"] or n) if f["tail_dim"] != 7 else 0)
         yield operand("d", f["d_dst"], (1 if f["lane_reduce"] else lanes) * SIZES[f["d_dtype"]])
-        if f["requant"] == 1:
+        if f["requant"] == 1 or f["post"] == 6:
             yield walk("slot", f["p_base"], [(f["x_count"], f["p_x"]), (f["n_count"], f["p_n"])], 1)
 
     return u[2] or v[2], streams

@@ -15,7 +15,7 @@ def _word(rng: random.Random, unit: Unit, name: str, n: int) -> int:
     packed = PACKED_FIELDS[f"{unit.name.lower()}.{name}"]
     parts = {}
     for part in packed.fields:
-        legal = {"space": 2, "op": 4, "b_src": 2, "r_dtype": 2, "post": 4, "r_ls": 30, "table_slot": 0}.get(
+        legal = {"space": 2, "op": 5, "b_src": 2, "r_dtype": 2, "post": 7, "r_ls": 30, "table_slot": 0}.get(
             part.name, part.high
         )
         if "lane" in part.name and part.width == 5:
@@ -27,6 +27,7 @@ def _word(rng: random.Random, unit: Unit, name: str, n: int) -> int:
         ("fill", 0.2),
         ("int4", 0.2),
         ("keep", 0.1),
+        ("table_wide", 0.1),
         ("w_transpose", 0.3),
     ):
         if name in parts:
@@ -34,7 +35,13 @@ def _word(rng: random.Random, unit: Unit, name: str, n: int) -> int:
     if "taps" in parts:
         parts["taps"], parts["groups"] = rng.randint(1, 3), rng.randint(1, min(3, 1 + n // 8))
         parts["w_transpose"] &= 1 - parts["dw"]
-    if parts.get("post", 0) in (3, 4) and rng.random() < 0.9:
+    if parts.get("post", 0) in (5, 7) and rng.random() < 0.8:  # they need an operand B
+        parts["post"] = 1
+    if parts.get("table_wide", 0):
+        parts["table"], parts["residual"], parts["table2"] = 1, 0, 0
+    if parts.get("post", 0) == 6 and rng.random() < 0.9:
+        parts["lane_reduce"] = 0
+    if parts.get("post", 0) in (3, 4, 7) and rng.random() < 0.9:
         parts["d_dst"], parts["lane_reduce"] = 0, 1
     if "b_src" in parts and parts["b_src"] == 0 and rng.random() < 0.9:
         parts["op"], parts["requant"] = rng.choice((0, 4)), rng.choice((0, 1, 3))

@@ -99,7 +99,7 @@ def test_random_commands(n: int, unit: Unit):
     async def testbench(ctx):
         port = getattr(dut, name)
         windows: list[tuple[int, int, int]] = []
-        for number in range(300):
+        for number in range(330):
             if number % 50 == 0:
                 windows = windows_for(rng, config)
                 limits[:] = [limit for base, last, _ in windows for limit in (base, last)]

@@ -69,7 +69,7 @@ def random_command(
         c[f"{dim}_count"] = rng.choice([count for count in (1, 1, 2, 3, 4) if count * points <= most_points])
         points *= c[f"{dim}_count"]
     _fuse_word(rng, c, n, tables)
-    if c["requant"] == 1:
+    if c["requant"] == 1 or c["post"] == 6:
         c |= {"p_base": slots // 2, "p_x": rng.randint(-2, 2), "p_n": rng.randint(-2, 2)}
         c["p_base"] = max(0, slots // 2 - 1)
         if slots < 16:
@@ -96,6 +96,8 @@ def random_command(
     c["shifts"] = (exponent(rng) & 255) | (exponent(rng) & 255) << 8
     c["r_shifts"] = sum((exponent(rng) & 255) << at for at in (0, 8, 16))
     c["post_shift"] = exponent(rng)
+    c["post_mult"] *= c["post"] not in (3, 4, 7) or rng.random() < 0.5
+    c["root_shifts"] = (exponent(rng) & 255) | (exponent(rng) & 255) << 8
     c["op_shift"] = rng.randint(0, 31)
     for name in ("zp_ab", "zp_xr"):
         c[name] = rng.getrandbits(32) if rng.random() < 0.3 else (rng.randint(-128, 127) & 0xFFFF) * 0x10001
@@ -108,8 +110,8 @@ def _fuse_word(rng: random.Random, c: dict[str, int], n: int, tables: int) -> No
             c[f.name] = rng.randint(f.low, f.high)
     c["b_src"] = rng.choice((0, 1, 2))
     c["requant"] = rng.choice((0, 1, 1, 2, 3))
-    c["op"] = rng.choice((0, 0, 1, 2, 3, 4))
-    if c["requant"] == 2 or c["op"] in (1, 2, 3):
+    c["op"] = rng.choice((0, 0, 1, 2, 3, 4, 5))
+    if c["requant"] == 2 or c["op"] in (1, 2, 3, 5):
         c["b_src"] = rng.choice((1, 2))
     c["b_lane"], c["rq_lane"] = rng.randrange(n), rng.randrange(n - 1)
     c["b_bcast"] &= c["b_src"] != 0
@@ -122,9 +124,16 @@ def _fuse_word(rng: random.Random, c: dict[str, int], n: int, tables: int) -> No
     c["lane_reduce"] = rng.choice((0, 0, 1, 2, 3))
     c["reduce"] = rng.choice((0, 1, 2, 3))
     c["d_lane"] = rng.randrange(n)
-    c["post"] = rng.choice((0, 0, 1, 2))
+    c["post"] = rng.choice((0, 0, 1, 2, 5, 6))
     if c["lane_reduce"] and rng.random() < 0.4:
-        c |= {"post": rng.choice((3, 4)), "d_dst": 0, "d_lane": rng.randrange(n - 1)}
+        c |= {"post": rng.choice((3, 4, 7)), "d_dst": 0, "d_lane": rng.randrange(n - 1)}
+    if c["lane_reduce"] and c["post"] == 6:
+        c["post"] = 1
+    if c["post"] in (5, 7):
+        c["b_src"] = rng.choice((1, 2))
+    c["table_wide"] = tables > 1 and rng.random() < 0.1
+    if c["table_wide"]:
+        c |= {"table": 1, "table2": 0, "residual": 0, "table_slot": rng.randrange(tables - 1)}
     c["lanes"], c["lanes_tail"] = rng.choice((0, rng.randint(1, n))), rng.choice((0, rng.randint(1, n)))
     c["tail_dim"] = rng.choice((0, 1, 2, 3, 4, 7))
 

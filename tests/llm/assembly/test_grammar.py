@@ -9,7 +9,7 @@ from compiler.llm.assembly.grammar import AssemblyGrammar
 from compiler.llm.assembly.limits import ProgramLimits
 from compiler.llm.assembly.operands import Number, shortest
 from compiler.llm.assembly.tokenizer import decode_program, encode_program
-from compiler.llm.tokens.assembly_tokens import TOKENS
+from compiler.llm.tokens.assembly_tokens import ADDED_TOKENS, TOKENS
 from compiler.llm.tokens.integer_tokens import TOKENS as NUMBERS
 from compiler.llm.tokens.integer_tokens import encode_number
 from compiler.llm.tokens.vocabulary import Vocabulary
@@ -91,7 +91,9 @@ def test_limits_and_vocabulary_are_checked() -> None:
     with pytest.raises(InputError, match="tokens must be at least 2, not 1"):
         ProgramLimits(tokens=1)
     with pytest.raises(InputError, match="must contain the token 'x4'"):
-        AssemblyGrammar(Vocabulary(word for word in (*TOKENS, *NUMBERS) if word != "x4"), ProgramLimits())
+        AssemblyGrammar(
+            Vocabulary(word for word in (*TOKENS, *ADDED_TOKENS, *NUMBERS) if word != "x4"), ProgramLimits()
+        )
 
 
 def test_unexpected_word_is_rejected() -> None:

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from compiler.llm.assembly.tokenizer import decode_program, encode_program
-from compiler.llm.tokens.assembly_tokens import TOKENS
+from compiler.llm.tokens.assembly_tokens import ADDED_TOKENS, TOKENS
 from compiler.llm.tokens.integer_tokens import TOKENS as NUMBERS
 from hw.isa.assembler import assemble
 from hw.isa.disassembler import instruction
@@ -32,7 +32,7 @@ def random_word(rng: random.Random) -> int:
 def round_trip(program: Program) -> list[str]:
     """Check that the words of a program convert back to it, and return them."""
     words = encode_program(program)
-    assert set(words) <= {*TOKENS, *NUMBERS}
+    assert set(words) <= {*TOKENS, *ADDED_TOKENS, *NUMBERS}
     assert decode_program(words, program.name).words == program.words
     return words
 
@@ -182,11 +182,11 @@ micro.FORMS = {new[op.name]: form for op, form in forms.items()} | {
 commands.UNIT_FIELDS = (*commands.UNIT_FIELDS[:3], (*commands.UNIT_FIELDS[3], Field("mode", 4)))
 commands.PACKED_FIELDS["store.mode"] = Packed("store.mode", (Field("big", 1), Field("size", 3, enum=("a", "b"))))
 from compiler.llm.assembly.tokenizer import decode_program, encode_program
-from compiler.llm.tokens.assembly_tokens import TOKENS
+from compiler.llm.tokens.assembly_tokens import ADDED_TOKENS, TOKENS
 text = "mac r1 r2 op3 9 ping fuse set store.mode big=1 size=b stop"
 words = text.replace("ping fuse", "ping_fuse").replace("set store", "set_store").split()
 words = [word.replace("_", " ", 1) if word.startswith(("ping", "set")) else word for word in words]
-assert set(words) - set("0123456789") <= set(TOKENS), set(words) - set(TOKENS)
+assert set(words) - set("0123456789") <= {*TOKENS, *ADDED_TOKENS}, set(words)
 program = decode_program(words, "grown")
 assert [word >> 58 for word in program.words] == [40, 41, 17]
 assert encode_program(program) == words

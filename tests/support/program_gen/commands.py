@@ -78,7 +78,10 @@ def _streams(unit: Unit, c: CommandFields, count: int) -> list[str]:
     names = ["a_base", "w_base", "acc_base"] if unit == Unit.MATRIX else ["a_base"]
     if unit == Unit.FUSE:
         names += (
-            ["b_base"] * (c.b_src > 0) + ["r_base"] * c.residual + ["p_base"] * (c.requant == 1) + ["d_base"]
+            ["b_base"] * (c.b_src > 0)
+            + ["r_base"] * c.residual
+            + ["p_base"] * (c.requant == 1 or c.post == 6)
+            + ["d_base"]
         )
     return names[len(names) - count :]
 

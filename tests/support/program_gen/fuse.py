@@ -5,7 +5,7 @@ import random
 from cosim.semantics.bounding_box import BoundingBox, boxes
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS
-from hw.isa.enums import DTYPE_BYTES, Op, Post, Reduce, Unit
+from hw.isa.enums import DTYPE_BYTES, PAIRS, Op, Post, Reduce, Unit
 from tests.support.program_gen.commands import CommandRanges, config_of, place
 from tests.support.program_gen.items import Issue
 
@@ -15,6 +15,7 @@ _POOL_CLIP = 1 << 9
 def random_fuse(ranges: CommandRanges, rng: random.Random) -> Issue | None:
     """Return a FUSE command with random stages, or None if the drawn command is illegal."""
     values = _loops(ranges, rng) | _operands(ranges, rng) | _requant(ranges, rng) | _residual(rng)
+    values |= {"residual": 0} if values["table_wide"] else {}
     values |= _reduction(ranges, rng, values)
     for stream in "brd":
         values |= _strides(ranges, rng, stream, values)
@@ -61,7 +62,7 @@ def _operands(ranges: CommandRanges, rng: random.Random) -> dict[str, int]:
     size = n * DTYPE_BYTES[3] if a_src else 1
     stride = lambda: rng.choice((0, 1, 2, -1)) * (rng.choice((n, size, 3)) if a_src else 1)  # noqa: E731
     op = (
-        rng.choice((Op.PASS, Op.SQUARE, Op.ADD, Op.SUB, Op.MUL))
+        rng.choice((Op.PASS, Op.SQUARE, Op.ADD, Op.SUB, Op.MUL, Op.MUL_SUB))
         if b_src
         else rng.choice((Op.PASS, Op.PASS, Op.SQUARE))
     )
@@ -101,6 +102,7 @@ def _range(rng: random.Random) -> tuple[int, int]:
 def _requant(ranges: CommandRanges, rng: random.Random) -> dict[str, int]:
     config = ranges.config
     low, high = _range(rng)
+    wide = int(config.table_slots > 1 and rng.random() < 0.1)
     return {
         "requant": rng.choice((0, 1, 1, 2, 3)),
         "rq_lane": rng.randrange(max(1, config.n - 1)),
@@ -117,9 +119,10 @@ def _requant(ranges: CommandRanges, rng: random.Random) -> dict[str, int]:
         "clip_hi": high,
         "p_x": rng.choice((0, 1, -1)),
         "p_n": rng.choice((0, 1, 2)),
-        "table": int(rng.random() < 0.25),
-        "table2": int(rng.random() < 0.15),
-        "table_slot": rng.randrange(config.table_slots),
+        "table": wide or int(rng.random() < 0.25),
+        "table2": 0 if wide else int(rng.random() < 0.15),
+        "table_wide": wide,
+        "table_slot": rng.randrange(config.table_slots - wide),
     }
 
 
@@ -156,10 +159,13 @@ def _reduction(ranges: CommandRanges, rng: random.Random, drawn: dict[str, int])
                 Post.COUNT,
                 Post.RECIP if lane_reduce else 0,
                 Post.RSQRT if lane_reduce else 0,
+                Post.VAR_RSQRT if lane_reduce and drawn["b_src"] else 0,
+                Post.ROW if drawn["b_src"] else 0,
+                0 if lane_reduce else Post.SLOT,
             )
         )
     )
-    pair = post >= Post.RECIP
+    pair = post in PAIRS
     values = {
         "reduce": int(rng.choice(tuple(Reduce)))
         if (windowed and rng.random() < 0.8) or rng.random() < 0.1
@@ -171,7 +177,8 @@ def _reduction(ranges: CommandRanges, rng: random.Random, drawn: dict[str, int])
         "d_dtype": rng.randrange(4),
         "d_lane": rng.randrange(n - 1),
         "post_bias": _i32(rng),
-        "post_mult": _i32(rng),
+        "post_mult": 0 if pair and rng.random() < 0.5 else _i32(rng),
+        "root_shifts": _exponent(rng) & 255 | (_exponent(rng) & 255) << 8,
         "post_shift": _exponent(rng),
         "post_zp": _i32(rng),
         "post_lo": low,

@@ -26,6 +26,7 @@ from compiler.frontends.onnx.values import (
     counted_from_front,
     plain,
 )
+from compiler.ir.tensor import Tensor
 from compiler.reference.onnx_ops import OnnxNodeSpec
 from compiler.reference.onnx_ops.resize import ResizeAxis, interpolation, nearest, resized
 from hw.errors import InputError, shown
@@ -327,6 +328,8 @@ def _resize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     ]
 
 
+#: Maximum number of elements of an image whose columns have been resized and whose rows have not.
+_MAX_BETWEEN = 1 << 16
 #: Maximum number of elements of the matrices that interpolate along one axis.
 _MAX_MATRIX = 1 << 22
 
@@ -344,6 +347,10 @@ def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
         raise UnsupportedNodeError(why)
     sizes = {axis: sum(len(part.matrix) for part in parts) for axis, parts in matrices.items()}
     check_size(tuple(sizes.get(i, n) for i, n in enumerate(x.shape)))
+    if x.rank == 4 and sizes.keys() <= {2, 3} and all(len(parts) == 1 for parts in matrices.values()):
+        return [
+            _interpolated_image(emitter, node, x, {axis: part.matrix for axis, (part,) in matrices.items()})
+        ]
     body = BodyBuilder(node, [x])
     made = body.given(0)
     for axis, parts in sorted(matrices.items(), reverse=True):
@@ -357,6 +364,83 @@ def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
         rows = products[0] if len(products) == 1 else body.add("Concat", *products, axis=-1)
         made = body.add("Transpose", rows, perm=[perm.index(i) for i in plain(x.rank)])
     return body.converted(emitter, made)
+
+
+def _interpolated_image(
+    emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, matrices: dict[int, np.ndarray]
+) -> Value:
+    """Convert the interpolation of an image to products whose left operands are the constant matrices.
+
+    The channels of a pixel, or of the pixels of a row, are the columns of the right operand, so that nothing needs to
+    be transposed.
+
+    Parameters
+    ----------
+    matrices : dict of int to (outputs, inputs) array
+        Matrix of each axis (2 or 3) that is resized.
+    """
+    x = emitter.in_order(x, channels_last(4))
+    batch, height, width, channels = x.tensor.shape
+    count = 1
+    if batch == 1 and len(matrices) == 2:
+        count = -(-height * len(matrices[3]) * channels // _MAX_BETWEEN)
+    if count == 1:
+        if 3 in matrices:
+            x = _columns(emitter, node, x, matrices[3])
+        if 2 in matrices:
+            rows = _rows(emitter, node, x, matrices[2])
+            shape = batch, len(matrices[2]), x.tensor.shape[2], channels
+            x = DynamicValue(x.name, emitter.reshape(rows, shape), x.order)
+        return renamed(x, node.outputs[0])
+    # Strips of rows, so that the result of the first product can stay in the scratchpad.
+    strips, outputs = list[Tensor](), len(matrices[2])
+    for number, rows in enumerate(np.array_split(matrices[2], min(count, outputs))):
+        (places,) = np.nonzero(rows.any(axis=0))
+        first, end = (int(places[0]), int(places[-1]) + 1) if places.size else (0, 1)
+        strip, part = (1, end - first, width, channels), f"strip{number}"
+        found = emitter.emit(
+            node,
+            "slice",
+            [x.tensor],
+            (1, channels, end - first, width),
+            x.order,
+            FLOAT,
+            part,
+            starts=(0, first, 0, 0),
+            sizes=strip,
+            steps=(1, 1, 1, 1),
+        )
+        columns = _columns(emitter, node, found, matrices[3], f"{part}:")
+        strips.append(_rows(emitter, node, columns, rows[:, first:end], f"{part}:"))
+    width = len(matrices[3])
+    made = emitter.emit(
+        node, "concat", strips, (1, outputs, width * channels), plain(3), FLOAT, "strips", axis=1
+    )
+    image = emitter.reshape(made.tensor, (1, outputs, width, channels))
+    return DynamicValue(node.outputs[0], image, x.order)
+
+
+def _columns(
+    emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, matrix: np.ndarray, prefix: str = ""
+) -> DynamicValue:
+    """Multiply the columns of an image, channels last, by a matrix from the left."""
+    batch, height, _, channels = x.tensor.shape
+    name = f"{prefix}columns"
+    weights = emitter.constant(f"{node.name}:{name}", ConstantValue(name, matrix.astype(np.float32)))
+    shape = (batch, channels, height, len(matrix))
+    return emitter.emit(node, "matmul", [weights, x.tensor], shape, x.order, FLOAT, name)
+
+
+def _rows(
+    emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, matrix: np.ndarray, prefix: str = ""
+) -> Tensor:
+    """Multiply the rows of an image, channels last, by a matrix from the left; return [batch, rows, elements]."""
+    batch, height, width, channels = x.tensor.shape
+    name = f"{prefix}rows"
+    weights = emitter.constant(f"{node.name}:{name}", ConstantValue(name, matrix.astype(np.float32)))
+    rows = emitter.reshape(x.tensor, (batch, height, width * channels))
+    shape = (batch, len(matrix), width * channels)
+    return emitter.emit(node, "matmul", [weights, rows], shape, plain(3), FLOAT, name).tensor
 
 
 def _scales_and_shape(

@@ -1,0 +1,832 @@
+"""Moves in boxes: long lines from and to DRAM, and a permutation of the bytes of each box on the chip.
+
+A box is a part of a copy that fits the scratchpad. Its elements are loaded in the order of the source, permuted, and
+stored in the order of the destination, so that both transfers consist of long lines.
+
+MATRIX transposes tiles of N x N bytes: N lines of the box are the columns of a tile of weights (w_transpose), and rows
+of the identity matrix, which are the activations, select the rows of the transposed tile. FUSE writes these rows
+anywhere. If the bytes that are adjacent in the destination are not the columns of such tiles, two transpositions are
+needed: the first makes elements along another dimension, the pivot, adjacent, and the second makes the elements of the
+destination's lines adjacent.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import cached_property, lru_cache
+from math import gcd, inf, prod
+
+import numpy as np
+
+from compiler.commands.commands import (
+    BufferMemory,
+    BufferRef,
+    CircularBuffer,
+    Command,
+    TileStep,
+)
+from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers
+from compiler.layers.strided_copy import Dim, Rescale, StridedCopy, Walk, requantization
+from compiler.util.tiles import ceil_div
+from hw.isa.commands import FUSE_DIMS, FUSE_STAGE, MATRIX_WORD
+from hw.isa.enums import Dtype, Unit
+
+#: Sequencer cycles per command, and cycles per box that do not overlap with other boxes.
+_COMMAND_CYCLES, _BOX_CYCLES = 16, 48
+#: Number of buffers between two transpositions: the first one of the next box precedes the second one of a box.
+BETWEEN_BUFFERS = 2
+#: Number of loops of a FUSE command.
+_MAX_LOOPS = len(FUSE_DIMS)
+
+
+class Mode(IntEnum):
+    """How the bytes of a box are permuted."""
+
+    STORE = 0  # STORE writes the lines of the source to their places
+    COPY = 1  # FUSE copies lines of up to N bytes within the scratchpad
+    TURN = 2  # one transposition
+    TURN_TWICE = 3  # two transpositions, with a pivot
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Properties of the machine that determine the speed of moves.
+
+    Parameters
+    ----------
+    n : int
+        Number of lanes, and bytes per bus beat.
+    fuse_rate : int
+        Cycles of FUSE per row.
+    rows : int
+        Rows of the accumulator for the sums of one tile.
+    """
+
+    n: int
+    fuse_rate: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Source and destination of a copy.
+
+    Parameters
+    ----------
+    x_here, y_here : bool
+        True if the source, or the destination, is in the scratchpad.
+    rescale : bool
+        True if elements, of one byte each, are converted.
+    """
+
+    x_here: bool
+    y_here: bool
+    rescale: bool
+
+
+@dataclass(frozen=True)
+class Region:
+    """Tiles of a transposition with equal sizes.
+
+    Parameters
+    ----------
+    columns : int
+        Lines per tile, which become the lanes of the results.
+    pitch : int
+        Distance between lines in the source.
+    digits : tuple of (int, int, int)
+        One or two dimensions of the bytes of a line that are used: number, distance in the line and in the destination.
+    loops : tuple of (int, int, int)
+        Tiles: numbers, and distances in source and destination.
+    copies : tuple of (int, int, int)
+        Dimensions in which results are repeated, with distance 0 in the source.
+    x, y : int
+        Offset of the first tile in source and destination.
+    """
+
+    columns: int
+    pitch: int
+    digits: tuple[Dim, ...]
+    loops: tuple[Dim, ...]
+    copies: tuple[Dim, ...]
+    x: int
+    y: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of a transposed tile."""
+        return prod(count for count, _, _ in self.digits)
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles."""
+        return prod(count for count, _, _ in self.loops)
+
+    @cached_property
+    def ordered(self) -> tuple[Dim, ...]:
+        """Loops, the longest one first."""
+        return tuple(sorted(self.loops, key=lambda loop: -loop[0]))
+
+    def commands(self, most: int) -> int:
+        """Return the number of MATRIX commands, for tiles of sums of at most `most` rows."""
+        longest = self.ordered[0][0] if self.loops else 1
+        return self.tiles // longest * ceil_div(longest, max(most // self.rows, 1))
+
+
+def _digits(dims: list[Dim], n: int) -> tuple[list[Dim], list[Dim]]:
+    """Choose the bytes of a line of n bytes that a tile uses.
+
+    Returns the chosen dimensions, each with the largest number of steps that fits a line, and the other dimensions.
+    """
+    rest = sorted((dim for dim in dims if dim[0] > 1 and dim[1] > 0), key=lambda dim: dim[1])
+    none = [dim for dim in dims if dim[0] > 1 and dim[1] <= 0]
+    if not rest:
+        return [(1, 1, 0)], none
+    count, x, y = rest.pop(0)
+    taken = min(count, (n - 1) // x + 1)
+    chosen = [(taken, x, y)]
+    if taken < count:
+        return chosen, [*none, *rest, (count, x, y)]
+    span = (count - 1) * x + 1
+    for index, (more, step, _) in enumerate(rest):
+        fits = min(more, (n - span) // step + 1)
+        if step > x and fits > 1:
+            return [*chosen, (fits, *rest[index][1:])], [*none, *rest]
+    return chosen, [*none, *rest]
+
+
+def _split(total: int, size: int) -> Iterator[tuple[int, int, int]]:
+    """Yield start, number and size of the parts of a dimension: whole parts, and the remainder."""
+    whole, rest = divmod(total, size)
+    if whole:
+        yield 0, whole, size
+    if rest:
+        yield whole * size, 1, rest
+
+
+def regions(walk: Walk, lane: int, n: int) -> Iterator[Region]:
+    """Yield the tiles of the transposition of a walk, in groups of equal size.
+
+    Parameters
+    ----------
+    walk : Walk
+        Elements of one byte, at least one dimension other than `lane` of which has a positive distance in the source.
+    lane : int
+        Index of the dimension that is contiguous in the destination.
+    n : int
+        Lines per tile, and bytes per line.
+    """
+    total, pitch, _ = walk.dims[lane]
+    others = [dim for index, dim in enumerate(walk.dims) if index != lane]
+    chosen, rest = _digits(others, n)
+    copies = tuple(dim for dim in rest if dim[1] == 0)
+    rest = [dim for dim in rest if dim[1] != 0]
+    # The last chosen dimension, if it does not fit a line as a whole, is the last of the others.
+    count, x, y = chosen[-1]
+    along = next((dim for dim in rest if dim[1:] == (x, y)), None)
+    outer = tuple(dim for dim in rest if dim is not along)
+    whole = count if along is None else along[0]
+    for first, parts, columns in _split(total, n):
+        for start, tiles, rows in _split(whole, count):
+            loops = ((parts, n * pitch, n), (tiles, count * x, count * y), *outer)
+            yield Region(
+                columns,
+                pitch,
+                (*chosen[:-1], (rows, x, y)),
+                tuple(loop for loop in loops if loop[0] > 1),
+                copies,
+                walk.x + first * pitch + start * x,
+                walk.y + first + start * y,
+            )
+
+
+@dataclass(frozen=True)
+class Box:
+    """Part of a copy, with the layouts of its elements in the scratchpad.
+
+    Parameters
+    ----------
+    walk : Walk
+        Elements of one byte each, with distances in the tensors; no distance is negative, and the order of the
+        dimensions is the same for all boxes of a copy.
+    ends : Ends
+        Source and destination.
+    n : int
+        Number of lanes.
+    """
+
+    walk: Walk
+    ends: Ends
+    n: int
+
+    @cached_property
+    def _source(self) -> tuple[tuple[int, ...], Walk, int]:
+        """Distances in the loaded box, the walk that loads it, and its size.
+
+        Gaps between the elements are loaded if they are shorter than what separate lines would cost.
+        """
+        dims = self.walk.dims
+        if self.ends.x_here:
+            return tuple(x for _, x, _ in dims), Walk(()), 0
+        steps, line, size, outer = [0] * len(dims), 1, 1, list[Dim]()
+        for index in sorted((i for i, dim in enumerate(dims) if dim[1]), key=lambda i: dims[i][1]):
+            count, x, _ = dims[index]
+            if not outer and (count == 1 or x <= line + self.n):
+                steps[index] = x
+                line = size = (count - 1) * x + line
+            else:
+                steps[index] = size
+                outer.append((count, x, size))
+                size *= count
+        return tuple(steps), Walk((*outer, (line, 1, 1)), self.walk.x, 0), size
+
+    @cached_property
+    def expanded(self) -> tuple[bool, ...]:
+        """For each dimension, whether the permuted box contains it; others are repeated by STORE."""
+        if self.ends.y_here:
+            return (True,) * len(self.walk.dims)
+        long = 16 * self.n
+        return tuple(x != 0 or (y % self.n != 0 and y < long) for _, x, y in self.walk.dims)
+
+    @cached_property
+    def _target(self) -> tuple[tuple[int, ...], int]:
+        """Distances in the permuted box, and its size."""
+        dims = self.walk.dims
+        if self.ends.y_here:
+            return tuple(y for _, _, y in dims), 0
+        steps, size = [0] * len(dims), 1
+        for index in sorted(range(len(dims)), key=lambda i: dims[i][2]):
+            if self.expanded[index]:
+                steps[index] = size
+                size *= dims[index][0]
+        return tuple(steps), size
+
+    @property
+    def loads(self) -> Walk:
+        """Walk that loads the box from the source."""
+        return self._source[1]
+
+    def stores(self, mode: Mode) -> Walk:
+        """Return the walk that stores the box to the destination."""
+        steps = self._source[0] if mode == Mode.STORE else self._target[0]
+        dims = tuple((count, a, y) for (count, _, y), a in zip(self.walk.dims, steps, strict=True))
+        return Walk(dims, self.walk.x if self.ends.x_here and mode == Mode.STORE else 0, self.walk.y)
+
+    def permutation(self) -> Walk:
+        """Return the walk from the loaded to the permuted box."""
+        rows = zip(self.walk.dims, self._source[0], self._target[0], self.expanded, strict=True)
+        dims = tuple((count if there else 1, a, b) for (count, _, _), a, b, there in rows)
+        x, y = (self.walk.x if self.ends.x_here else 0), (self.walk.y if self.ends.y_here else 0)
+        return Walk(dims, x, y)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of the loaded and of the permuted box; 0 for one that is a tensor in the scratchpad."""
+        return self._source[2], self._target[1]
+
+    def twice(self, pivot: int) -> tuple[list[tuple[Walk, int]], list[tuple[Walk, int]], int]:
+        """Return the walks of two transpositions, and the size of the box between them.
+
+        Parameters
+        ----------
+        pivot : int
+            Index of the dimension whose elements are adjacent between the transpositions.
+
+        Returns
+        -------
+        first, second : list of (Walk, int)
+            Walks, each with the index of the dimension that is contiguous after it.
+        size : int
+            Bytes of the intermediate box.
+        """
+        n, whole = self.n, self.permutation()
+        total, x, y = whole.dims[pivot]
+        run, inner = 1, set[int]()
+        for index in sorted(range(len(whole.dims)), key=lambda i: whole.dims[i][2]):
+            count, _, step = whole.dims[index]
+            if index == pivot or (count > 1 and step != run):
+                break
+            inner.add(index)
+            run *= count
+        steps, size = {}, n * run
+        for index, (count, _, step) in enumerate(whole.dims):
+            if index in inner:
+                steps[index] = step * n if count > 1 else 0
+            elif index != pivot:
+                steps[index] = size
+                size *= count
+        first, second = list[tuple[Walk, int]](), list[tuple[Walk, int]]()
+        outside = [i for i in range(len(whole.dims)) if i != pivot]
+        outer = tuple((whole.dims[i][0], steps[i], whole.dims[i][2]) for i in outside if i not in inner)
+        into = tuple((whole.dims[i][0], whole.dims[i][1], steps[i]) for i in outside)
+        for start, parts, lanes in _split(total, n):
+            a, b = whole.x + start * x, whole.y + start * y
+            at = start // n * size
+            dims = (*into, (parts, n * x, size), (lanes, x, 1))
+            first.append((Walk(dims, a, at), len(dims) - 1))
+            dims = (*outer, (parts, size, n * y), (lanes, 1, y), (run, n, 1))
+            second.append((Walk(dims, at, b), len(dims) - 1))
+        return first, second, size * ceil_div(total, n)
+
+
+def line_beats(count: int, length: int, steps: Iterable[int], n: int) -> float:
+    """Return the mean bus beats of `count` separate lines of `length` bytes, whose distances are sums of `steps`."""
+    if count == 1:
+        return ceil_div(length, n)
+    step = gcd(n, *steps)  # lines begin equally often at each multiple of `step` within a beat
+    return count * (ceil_div(length, step) * step + n - step) / n
+
+
+def _walk_beats(walk: Walk, side: int, n: int) -> float:
+    """Return the bus beats of a walk of single bytes; `side` is 1 for its source and 2 for its destination."""
+    dims = list(walk.merged().dims)
+    length = dims.pop()[0] if dims and dims[-1][1:] == (1, 1) else 1
+    return line_beats(prod(dim[0] for dim in dims), length, (dim[side] for dim in dims), n)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work of the units for a box or a copy: beats of loads and stores, cycles of MATRIX and FUSE, and commands."""
+
+    load: float = 0.0
+    store: float = 0.0
+    array: float = 0.0
+    fuse: float = 0.0
+    commands: float = 0.0
+
+    def times(self, count: float) -> "Work":
+        """Return the work of `count` boxes."""
+        return Work(*(count * each for each in (self.load, self.store, self.array, self.fuse, self.commands)))
+
+    def plus(self, other: "Work") -> "Work":
+        """Return the sum of two amounts of work."""
+        return Work(
+            self.load + other.load,
+            self.store + other.store,
+            self.array + other.array,
+            self.fuse + other.fuse,
+            self.commands + other.commands,
+        )
+
+    @property
+    def total(self) -> float:
+        """Sum of the cycles of all units."""
+        return self.load + self.store + self.array + self.fuse
+
+    @property
+    def cycles(self) -> float:
+        """Cycles of the busiest unit."""
+        return max(self.load + self.store, self.array, self.fuse, self.commands * _COMMAND_CYCLES)
+
+
+@dataclass(frozen=True)
+class BoxPlan:
+    """Division of a copy into boxes, and the way in which their bytes are permuted.
+
+    Parameters
+    ----------
+    walk : Walk
+        All elements, of one byte each.
+    ends : Ends
+        Source and destination.
+    counts : tuple of int
+        Size of a box along each dimension of the walk; boxes at the end may be smaller.
+    mode : Mode
+        How bytes are permuted.
+    along : int
+        Index of the dimension that becomes contiguous (TURN), or of the pivot (TURN_TWICE).
+    work : Work
+        Estimated work of all boxes.
+    sizes : (int, int, int)
+        Largest loaded, intermediate and permuted box in bytes; 0 for those that do not exist.
+    """
+
+    walk: Walk
+    ends: Ends
+    counts: tuple[int, ...]
+    mode: Mode
+    along: int
+    work: Work
+    sizes: tuple[int, int, int]
+
+    @property
+    def boxes(self) -> int:
+        """Number of boxes."""
+        return prod(ceil_div(dim[0], count) for dim, count in zip(self.walk.dims, self.counts, strict=True))
+
+    @property
+    def cycles(self) -> float:
+        """Estimated cycles of all boxes, which overlap except for the start of the first and the end of the last."""
+        once = (self.work.total - self.work.cycles) / self.boxes
+        return self.work.cycles + _BOX_CYCLES * self.boxes + once * (1 + (self.mode == Mode.TURN_TWICE))
+
+    def parts(self, n: int) -> Iterator[Box]:
+        """Yield the boxes, in the order of the destination."""
+        order = sorted(range(len(self.counts)), key=lambda i: -self.walk.dims[i][2])
+        starts = [0] * len(order)
+
+        def at(depth: int) -> Iterator[Box]:
+            if depth == len(order):
+                dims, x, y = [], self.walk.x, self.walk.y
+                for (total, a, b), size, start in zip(self.walk.dims, self.counts, starts, strict=True):
+                    dims.append((min(size, total - start), a, b))
+                    x, y = x + start * a, y + start * b
+                yield Box(Walk(tuple(dims), x, y), self.ends, n)
+                return
+            index = order[depth]
+            for start in range(0, self.walk.dims[index][0], self.counts[index]):
+                starts[index] = start
+                yield from at(depth + 1)
+
+        yield from at(0)
+
+
+def _turn_work(walks: list[tuple[Walk, int]], engine: Engine) -> tuple[float, float, float]:
+    """Return the cycles of MATRIX and FUSE, and the number of commands, of a transposition."""
+    array = fuse = commands = 0.0
+    for walk, lane in walks:
+        for region in regions(walk, lane, engine.n):
+            copies = prod(dim[0] for dim in region.copies)
+            array += region.tiles * max(region.rows, engine.n)
+            fuse += region.tiles * region.rows * copies
+            commands += 2 * region.commands(engine.rows)
+    return array, fuse * engine.fuse_rate, commands
+
+
+def _ways(walk: Walk, ends: Ends, n: int) -> Iterator[tuple[Mode, int]]:
+    """Yield the ways to permute the boxes of a copy: mode, and the index of a dimension."""
+    if not ends.rescale and not ends.y_here:
+        yield Mode.STORE, 0
+    yield Mode.COPY, 0
+    for index, (count, x, y) in enumerate(walk.dims):
+        if x > 1 and y == 1:
+            yield Mode.TURN, index
+        if count >= n // 2 and x > 1 and y > 1:
+            yield Mode.TURN_TWICE, index
+
+
+def _work(box: Box, mode: Mode, along: int, engine: Engine) -> tuple[Work, int]:
+    """Return the work of a box that is permuted in the given way, and the bytes of the intermediate box."""
+    n, ends = engine.n, box.ends
+    load = 0.0 if ends.x_here else _walk_beats(box.loads, 1, n)
+    store = 0.0 if ends.y_here else _walk_beats(box.stores(mode), 2, n)
+    if mode == Mode.STORE:
+        return Work(load, store, commands=3), 0
+    whole = box.permutation()
+    if mode == Mode.COPY:
+        inner = whole.merged().dims
+        run = inner[-1][0] if inner and inner[-1][1:] == (1, 1) else 1
+        rows = whole.count // run * ceil_div(run, n) * engine.fuse_rate
+        outer = sorted((dim[0] for dim in (inner[:-1] if run > 1 else inner)), reverse=True)
+        return Work(load, store, 0, rows, 2 + prod(outer[2 if run > n else 3 :])), 0
+    if mode == Mode.TURN:
+        return Work(load, store, *_turn_work([(whole, along)], engine)), 0
+    first, second, size = box.twice(along)
+    parts = [_turn_work(walks, engine) for walks in (first, second)]
+    return Work(load, store, *(a + b for a, b in zip(*parts, strict=True))), size
+
+
+def _sizes_of(total: int, n: int) -> list[int]:
+    """Return the sizes of boxes that are tried along a dimension, smallest first."""
+    found = {total}
+    parts = 2
+    while parts <= total:
+        size = ceil_div(total, parts)
+        found.add(size if size <= n else ceil_div(size, n) * n)
+        parts += max(1, parts // 3)
+    found |= {size for size in (1, n // 2, n) if size <= total}
+    return sorted(found)
+
+
+def _larger(sizes: list[int], at: int, n: int) -> set[int]:
+    """Return the indices of the sizes tried after size `at`: the next one, the next multiple of n, and the last one."""
+    later = range(at + 1, len(sizes))
+    return {*later[:1], *[index for index in later if sizes[index] % n == 0][:1], *later[-1:]}
+
+
+def _grow(walk: Walk, ends: Ends, engine: Engine, most: int) -> BoxPlan | None:
+    """Return the best division into boxes that enlarging a box along one dimension at a time finds."""
+    found = [_grown(walk, ends, engine, most, *way) for way in _ways(walk, ends, engine.n)]
+    return min((each for each in found if each is not None), key=lambda each: each.cycles, default=None)
+
+
+def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along: int) -> BoxPlan | None:
+    choices = [_sizes_of(dim[0], engine.n) for dim in walk.dims]
+    at = [0] * len(choices)
+
+    def plan() -> BoxPlan | None:
+        counts = tuple(sizes[index] for sizes, index in zip(choices, at, strict=True))
+        dims = tuple((count, *dim[1:]) for count, dim in zip(counts, walk.dims, strict=True))
+        box = Box(Walk(dims), ends, engine.n)
+        loaded, permuted = box.sizes
+        if mode == Mode.STORE:
+            permuted = 0
+        if max(loaded, permuted) > most:
+            return None
+        work, between = _work(box, mode, along, engine)
+        if between > most:
+            return None
+        boxes = prod(dim[0] / count for dim, count in zip(walk.dims, counts, strict=True))
+        return BoxPlan(walk, ends, counts, mode, along, work.times(boxes), (loaded, between, permuted))
+
+    best = now = plan()
+    while now is not None:
+        grown = []
+        for index, sizes in enumerate(choices):
+            start = at[index]
+            for larger in _larger(sizes, start, engine.n):
+                at[index] = larger
+                grown.append((plan(), index, larger))
+            at[index] = start
+        found = [
+            (each.work.total, max(each.sizes), index, larger, each) for each, index, larger in grown if each
+        ]
+        if not found:
+            break
+        # A shorter work of any unit may pay only together with that of another one.
+        *_, index, larger, now = min(found, key=lambda each: each[:4])
+        at[index] = larger
+        if best is None or now.cycles < best.cycles:
+            best = now
+    return best
+
+
+#: Sizes, in lanes, of the inner part of a dimension of which the outer part is a pivot.
+_INNER_SIZES = (1, 2, 4, 5, 8)
+#: Relative excess over the cycles of the bus from which further divisions are tried.
+_GOOD = 1.15
+
+
+@lru_cache(maxsize=4096)
+def plans(walk: Walk, ends: Ends, engine: Engine, most: int) -> tuple[BoxPlan, ...]:
+    """Return plans for parts of a copy that together cover it; none if boxes do not fit.
+
+    Parameters
+    ----------
+    walk : Walk
+        Elements of one byte each.
+    ends : Ends
+        Source and destination.
+    engine : Engine
+        Speed of the machine.
+    most : int
+        Maximum number of bytes of a box.
+    """
+    if any(x < 0 or y <= 0 for _, x, y in walk.dims) or not walk.dims:
+        return ()
+    best = _grow(walk, ends, engine, most)
+    bound = walk.count / engine.n
+    found = () if best is None else (best,)
+    if best is not None and best.work.cycles <= _GOOD * max(best.work.load + best.work.store, bound):
+        return found
+    for index, (total, x, y) in enumerate(walk.dims):
+        if not (0 < x < 2 * engine.n or y < 2 * engine.n) or x == 0:
+            continue
+        for size in (factor * engine.n for factor in _INNER_SIZES):
+            if total < size * engine.n:
+                continue
+            parts = [_grow(part, ends, engine, most) for part in walk.blocks(index, size)]
+            known = tuple(part for part in parts if part is not None)
+            if len(known) == len(parts) and _cycles(known) < _cycles(found):
+                found = known
+    return found
+
+
+def _cycles(parts: tuple[BoxPlan, ...]) -> float:
+    return sum(part.cycles for part in parts) if parts else inf
+
+
+class BoxSteps:
+    """Generator of the steps that move copies in boxes.
+
+    Parameters
+    ----------
+    context : CodegenContext
+        Machine, schedule and tensor layouts for which code is generated.
+    name : str
+        Name of the layer, which is the prefix of the buffer names.
+    sizes : (int, int, int)
+        Largest loaded, intermediate and permuted box, in bytes.
+    engine : Engine
+        Speed of the machine, and the rows of a tile of sums.
+    """
+
+    def __init__(self, context: CodegenContext, name: str, sizes: tuple[int, int, int], engine: Engine):
+        self.context, self.engine, self.n = context, engine, context.config.n
+        self.lines, n, s = StridedCopy(context), self.n, context.schedule
+        loaded, between, permuted = (size + n for size in sizes)
+        self.x = BufferRotation(BufferMemory.SP, f"{name}.box", loaded, s.x_buffers)
+        self.z = BufferRotation(BufferMemory.SP, f"{name}.between", between, BETWEEN_BUFFERS)
+        self.y = BufferRotation(BufferMemory.SP, f"{name}.permuted", permuted, s.y_buffers)
+        self.acc = BufferRotation(BufferMemory.ACC, f"{name}.acc", engine.rows, s.acc_buffers)
+        source = context.constant(f"{name}.identity", np.eye(n, dtype=np.int8))
+        self.identity = TileBuffers(
+            CircularBuffer(BufferMemory.SP, f"{name}.identity", n * n),
+            lambda _, address: [context.command(Unit.LOAD, dram=BufferRef(source), dst=address, len=n * n)],
+        )
+
+    def steps(
+        self,
+        plan: BoxPlan,
+        x: BufferRef,
+        y: BufferRef,
+        dtypes: tuple[Dtype, Dtype],
+        rescale: Rescale | None,
+    ) -> Iterator[TileStep]:
+        """Yield the steps of a plan; the second transposition of a box follows the first one of the next box.
+
+        Parameters
+        ----------
+        plan : BoxPlan
+            Boxes.
+        x, y : BufferRef
+            Addresses of the source and of the destination.
+        dtypes : (Dtype, Dtype)
+            Types of source and destination for a conversion; without one, all elements are bytes of any type.
+        rescale : Rescale or None
+            Conversion of each element.
+        """
+        later: Iterator[TileStep] = iter(())
+        for box in plan.parts(self.n):
+            steps, rest = self._box(plan, box, x, y, dtypes, rescale)
+            yield from steps
+            yield from later
+            later = rest
+        yield from later
+
+    def _box(
+        self,
+        plan: BoxPlan,
+        box: Box,
+        x: BufferRef,
+        y: BufferRef,
+        dtypes: tuple[Dtype, Dtype],
+        rescale: Rescale | None,
+    ) -> tuple[list[TileStep], Iterator[TileStep]]:
+        """Return the steps of a box up to the intermediate box, and the other steps."""
+        first, source = TileStep(), x
+        if not plan.ends.x_here:
+            source = self.x.next()
+            first.loads += self.lines.load(box.loads, x, source, 1)
+        if plan.mode == Mode.STORE:
+            first.stores += self.lines.store(box.stores(plan.mode), source, y, 1)
+            return [first], iter(())
+        if plan.mode == Mode.TURN_TWICE:
+            into, out, _ = box.twice(plan.along)
+            between = self.z.next()
+            steps = list(self._turn(into, source, between, (dtypes[0], dtypes[0]), None))
+            rest = self._last(plan, box, out, between, y, dtypes, rescale)
+        else:
+            whole = [(box.permutation(), plan.along)]
+            steps, rest = list(self._last(plan, box, whole, source, y, dtypes, rescale)), iter(())
+        steps[0].loads = first.loads + steps[0].loads
+        return steps, rest
+
+    def _last(
+        self,
+        plan: BoxPlan,
+        box: Box,
+        walks: list[tuple[Walk, int]],
+        source: BufferRef,
+        y: BufferRef,
+        dtypes: tuple[Dtype, Dtype],
+        rescale: Rescale | None,
+    ) -> Iterator[TileStep]:
+        """Yield the steps that permute a box to the order of the destination, and store it."""
+        target = y if plan.ends.y_here else self.y.next()
+        if plan.mode == Mode.COPY:
+            step = TileStep()
+            for walk, _ in walks:
+                step.fuse += self.lines.fuse(walk, source, target, dtypes, rescale)
+            steps = [step]
+        else:
+            steps = list(self._turn(walks, source, target, dtypes, rescale))
+        if not plan.ends.y_here:
+            steps[-1].stores += self.lines.store(box.stores(plan.mode), target, y, 1)
+        yield from steps
+
+    def _turn(
+        self,
+        walks: list[tuple[Walk, int]],
+        source: BufferRef,
+        target: BufferRef,
+        dtypes: tuple[Dtype, Dtype],
+        rescale: Rescale | None,
+    ) -> Iterator[TileStep]:
+        """Yield the steps of a transposition, one for each tile of sums."""
+        for walk, lane in walks:
+            for region in regions(walk, lane, self.n):
+                yield from self._region(region, source, target, dtypes, rescale)
+
+    def _region(
+        self,
+        region: Region,
+        source: BufferRef,
+        target: BufferRef,
+        dtypes: tuple[Dtype, Dtype],
+        rescale: Rescale | None,
+    ) -> Iterator[TileStep]:
+        rows, most = region.rows, self.engine.rows
+        loops = [*region.ordered, (1, 0, 0), (1, 0, 0)]
+        room = max(most // rows, 1)
+        # FUSE has five loops, of which the rows of a tile and the tiles take some.
+        free = _MAX_LOOPS - len(region.digits) - 1
+        copies, repeated = region.copies[:free], region.copies[free:]
+        inner = min(loops[0][0], room)
+        outer = room // inner if inner == loops[0][0] and len(copies) < free else 1
+        for second in _ranges(loops[1], outer):
+            for first in _ranges(loops[0], inner):
+                for x, y in _offsets(loops[2:]):
+                    a = region.x + first[1] + second[1] + x
+                    b = region.y + first[2] + second[2] + y
+                    tiles = ((first[0], *loops[0][1:]), (second[0], *loops[1][1:]))
+                    part = replace(region, loops=tiles, copies=copies, x=a, y=b)
+                    yield self._sums(part, source, target, dtypes, rescale, repeated)
+
+    def _sums(
+        self,
+        part: Region,
+        source: BufferRef,
+        target: BufferRef,
+        dtypes: tuple[Dtype, Dtype],
+        rescale: Rescale | None,
+        repeated: tuple[Dim, ...],
+    ) -> TileStep:
+        """Return the step of one tile of sums."""
+        step, acc, rows = TileStep(), self.acc.next(), part.rows
+        (tiles, w_oc, d_tile), (groups, w_group, d_group) = part.loops
+        (count, unit, _), *second = part.digits
+        identity = self.identity.get(0, step)
+        fields: dict[str, int | BufferRef] = {
+            "word": MATRIX_WORD.pack(w_transpose=1, w_unsigned=int(dtypes[0] == Dtype.U8)),
+            "a_base": identity,
+            "a_v": unit * self.n,
+            "x_count": count,
+            "acc_x": 1,
+            "w_row": part.pitch,
+            "w_oc": w_oc,
+            "oc_count": tiles,
+            "acc_oc": rows,
+            "n_cols": part.columns,
+        }
+        for more, distance, _ in second:
+            fields |= {"a_u": distance * self.n, "y_count": more, "acc_y": count}
+        for group in range(groups):
+            weights = source.plus(part.x + group * w_group)
+            step.matrix.append(
+                self.context.command(
+                    Unit.MATRIX, **fields, w_base=weights, acc_base=acc.plus(group * tiles * rows)
+                )
+            )
+        points = [(part.digits[0][0], 1, part.digits[0][2])]
+        points += [(more, count, y) for more, _, y in second]
+        points += [(tiles, rows, d_tile), (groups, tiles * rows, d_group)]
+        points += [(more, 0, y) for more, _, y in part.copies]
+        for _, y in _offsets(list(repeated)):
+            step.fuse.append(self._drain(points, part, acc, target.plus(part.y + y), dtypes, rescale))
+        return step
+
+    def _drain(
+        self,
+        points: list[Dim],
+        part: Region,
+        acc: BufferRef,
+        target: BufferRef,
+        dtypes: tuple[Dtype, Dtype],
+        rescale: Rescale | None,
+    ) -> Command:
+        """Return the FUSE command that writes rows of the accumulator to their places."""
+        fields = requantization(rescale, None)
+        steps = {"wx": "v_wx", "x": "v_x", "wy": "u_wy", "y": "u_y", "n": "a_n"}
+        for (count, a, y), dim in zip(
+            (p for p in points if p[0] > 1), ("wx", "x", "n", "y", "wy"), strict=False
+        ):
+            fields |= {f"{dim}_count": count, steps[dim]: a, f"d_{dim}": y}
+        stage = FUSE_STAGE.pack(d_dst=1, d_dtype=dtypes[1])
+        return self.context.command(
+            Unit.FUSE,
+            **fields,
+            stage=stage,
+            a_base=acc,
+            a_u=1,
+            a_v=1,
+            d_base=target,
+            lanes=part.columns,
+        )
+
+
+def _ranges(loop: Dim, size: int) -> Iterator[Dim]:
+    """Yield the parts of a loop of at most `size` steps: number, and offsets in source and destination."""
+    for start in range(0, loop[0], size):
+        yield min(size, loop[0] - start), start * loop[1], start * loop[2]
+
+
+def _offsets(loops: list[Dim]) -> Iterator[tuple[int, int]]:
+    """Yield the offsets of all steps of some loops in source and destination."""
+    if not loops:
+        yield 0, 0
+        return
+    count, x, y = loops[0]
+    for index in range(count):
+        for a, b in _offsets(loops[1:]):
+            yield index * x + a, index * y + b

@@ -1,0 +1,331 @@
+"""Convolutions that fill only a part of the array agree with sums in numpy, and take few cycles on the RTL."""
+
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from compiler.api import compile
+from compiler.bench.reference import requantize
+from compiler.bench.single_layer import X_ZERO, Y_ZERO, OneLayer, random_int8
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Quantization, Tensor
+from compiler.layers.conv.layer import ConvLayer
+from compiler.passes.canonicalize import transpose_floats
+from compiler.reference import evaluate
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.device import open_device
+from compiler.runtime.session import Session, dram_bytes
+from cosim.golden import GoldenDevice
+from tests.support.graphs import Draft, check
+
+TARGETS = ("n4", "n8", "n16", "n32")
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Shape of a convolution; `inputs` and `outputs` are the channels of each group."""
+
+    h: int
+    w: int
+    inputs: int
+    outputs: int
+    groups: int = 1
+    kernel: tuple[int, int] = (3, 3)
+    strides: tuple[int, int] = (1, 1)
+    dilation: int = 1
+    pad: int = 1
+    batch: int = 1
+
+    def sums(self, x: NDArray, weights: NDArray) -> NDArray[np.int64]:
+        """Return the sums of all output pixels of `x`, given as (image, row, column, channel) without zero point."""
+        wide = np.pad(x, ((0, 0), (self.pad, self.pad), (self.pad, self.pad), (0, 0)))
+        down, across = (
+            range(0, size - (taps - 1) * self.dilation, step)
+            for size, taps, step in zip(wide.shape[1:3], self.kernel, self.strides, strict=True)
+        )
+        out = np.zeros((len(x), len(down), len(across), self.groups * self.outputs), np.int64)
+        for ky, kx, group in product(*map(range, self.kernel), range(self.groups)):
+            places = np.ix_(
+                range(len(x)),
+                [row + ky * self.dilation for row in down],
+                [column + kx * self.dilation for column in across],
+                range(group * self.inputs, (group + 1) * self.inputs),
+            )
+            part = slice(group * self.outputs, (group + 1) * self.outputs)
+            out[..., part] += wide[places] @ weights[part, ky, kx].T.astype(np.int64)
+        return out
+
+    def case(self, rng: np.random.Generator) -> tuple[Graph, NDArray[np.int8], NDArray[np.int64]]:
+        """Return a graph of the convolution with random weights, an input and the outputs."""
+        weights = (self.groups * self.outputs, *self.kernel, self.inputs)
+        layer = OneLayer(rng, weights, 0, self.kernel[0] * self.kernel[1] * self.inputs)
+        x = random_int8(rng, self.batch, self.h, self.w, self.groups * self.inputs)
+        sums = self.sums(x.astype(np.int64) - X_ZERO, layer.weights)
+        wanted = requantize(sums + layer.bias, layer.ratios(), Y_ZERO)
+        graph = layer.graph(
+            "conv2d",
+            x.shape,
+            wanted.shape,
+            strides=self.strides,
+            pads=(self.pad,) * 4,
+            dilations=(self.dilation,) * 2,
+            groups=self.groups,
+        )
+        return graph, x, wanted
+
+    def check(self, target: str, seed: int) -> CompiledNetwork:
+        """Compare the convolution on the golden model with numpy; return the compiled network."""
+        print(f"{self} on {target}, seed {seed}")
+        graph, x, wanted = self.case(np.random.default_rng(seed))
+        network = compile(graph, target)
+        assert not network.host
+        with GoldenDevice(network.config, dram_bytes(network)) as device:
+            assert np.array_equal(Session(device, network).run({"x": x})["y"], wanted)
+        return network
+
+    def cycles(self, target: str = "n16") -> int:
+        """Compare the convolution on the RTL with numpy; return its cycles."""
+        graph, x, wanted = self.case(np.random.default_rng(0))
+        network = compile(graph, target)
+        with open_device(network, "rtl", 1, 100, network.config.n, print) as device:
+            found, cycles = Session(device, network).measure({"x": x})
+        assert np.array_equal(found["y"], wanted)
+        return cycles
+
+
+def random_groups(rng: np.random.Generator) -> Convolution:
+    """Return a convolution with several groups of few channels."""
+    kernel = tuple(int(size) for size in rng.integers(1, 4, 2))
+    stride = int(rng.integers(1, 3))
+    return Convolution(
+        h=int(rng.integers(5, 15)),
+        w=int(rng.integers(5, 20)),
+        inputs=int(rng.integers(1, 10)),
+        outputs=int(rng.integers(1, 10)),
+        groups=int(rng.integers(2, 12)),
+        kernel=(kernel[0], kernel[1]),
+        strides=(stride, stride),
+        dilation=int(rng.integers(1, 3)) if stride == 1 else 1,
+        pad=int(rng.integers(2)),
+        batch=int(rng.integers(1, 3)),
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("target", TARGETS)
+def test_groups_of_few_channels_are_exact(target: str, seed: int) -> None:
+    random_groups(np.random.default_rng(seed)).check(target, seed)
+
+
+def test_groups_that_do_not_divide_the_array_are_exact() -> None:
+    # 4 groups of 4 fill a block of 16 channels; the last block has one group.
+    network = Convolution(9, 9, inputs=4, outputs=4, groups=5).check("n16", 1)
+    (layer,) = network.layers
+    assert isinstance(layer, ConvLayer)
+    assert (layer.groups, layer.group_outputs) == (2, 16)
+    # 3 groups with 5 outputs fill 15 of 16 columns.
+    Convolution(9, 9, inputs=3, outputs=5, groups=7).check("n16", 2)
+    # The inputs of a block with 2 groups of 7 outputs fill 3 blocks.
+    Convolution(9, 9, inputs=20, outputs=7, groups=4).check("n16", 3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "share"),
+    [
+        (Convolution(14, 14, inputs=4, outputs=4, groups=32), 0.22),
+        (Convolution(14, 14, inputs=8, outputs=8, groups=16), 0.42),
+        (Convolution(14, 14, inputs=16, outputs=16, groups=4), 0.80),
+    ],
+)
+def test_cycles_of_groups(shape: Convolution, share: float) -> None:
+    macs = shape.h * shape.w * shape.groups * shape.outputs * shape.inputs * 9
+    assert macs / 256 / shape.cycles() >= share
+
+
+def random_first_layer(rng: np.random.Generator) -> Convolution:
+    """Return a convolution of an image with few channels."""
+    kernel, strides = (tuple(int(size) for size in rng.integers(1, most, 2)) for most in (6, 4))
+    return Convolution(
+        h=int(rng.integers(6, 30)),
+        w=int(rng.integers(6, 40)),
+        inputs=int(rng.integers(1, 6)),
+        outputs=int(rng.integers(1, 40)),
+        kernel=(kernel[0], kernel[1]),
+        strides=(strides[0], strides[1]),
+        pad=int(rng.integers(3)),
+        batch=int(rng.integers(1, 3)),
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("target", TARGETS)
+def test_gathered_strips_are_exact(target: str, seed: int) -> None:
+    shape = random_first_layer(np.random.default_rng(seed))
+    print(f"{shape} on {target}, seed {seed}")
+    graph, x, wanted = shape.case(np.random.default_rng(seed))
+    first = compile(graph, target)
+    for rows, tiles in ((1, 1), (2, 2), (3, 1)):
+        layers = {
+            name: replace(
+                layer,
+                im2col=True,
+                fold_kernel_width=True,
+                rows=rows,
+                rows_per_load=rows * tiles,
+                x_buffers=1 + rows % 2,
+            )
+            for name, layer in first.schedule.layers.items()
+        }
+        network = compile(graph, target, schedule=replace(first.schedule, layers=layers))
+        with GoldenDevice(network.config, dram_bytes(network)) as device:
+            assert np.array_equal(Session(device, network).run({"x": x})["y"], wanted)
+
+
+def test_strips_are_gathered_from_images_on_chip() -> None:
+    draft = Draft(np.random.default_rng(3))
+    x = draft.input((1, 40, 40, 3))
+    top = draft.node("tanh", [x], x.shape)
+    weights = draft.constant((32, 3, 3, 3))
+    y = draft.node(
+        "conv2d",
+        [top, weights],
+        (1, 40, 40, 32),
+        strides=(1, 1),
+        pads=(1, 1, 1, 1),
+        dilations=(1, 1),
+        groups=1,
+    )
+    network = check(draft, [y], "n16")
+    schedule = network.schedule.layers[network.layers[-1].name]
+    assert schedule.im2col and schedule.fold_kernel_width
+
+
+@pytest.mark.parametrize(
+    ("shape", "share"),
+    [
+        (Convolution(48, 48, inputs=3, outputs=32, strides=(2, 2)), 0.54),
+        (Convolution(32, 32, inputs=3, outputs=32), 0.65),
+        (Convolution(64, 64, inputs=3, outputs=96, kernel=(4, 4), strides=(4, 4), pad=0), 0.75),
+    ],
+)
+def test_cycles_of_first_layers(shape: Convolution, share: float) -> None:
+    down, across = (
+        (size + 2 * shape.pad - taps) // step + 1
+        for size, taps, step in zip((shape.h, shape.w), shape.kernel, shape.strides, strict=True)
+    )
+    macs = down * across * shape.outputs * shape.inputs * shape.kernel[0] * shape.kernel[1]
+    assert macs / 256 / shape.cycles() >= share
+
+
+@dataclass(frozen=True)
+class Depthwise:
+    """Shape of a depthwise convolution of int8 weights with a common zero point."""
+
+    h: int
+    w: int
+    channels: int
+    kernel: tuple[int, int] = (3, 3)
+    stride: int = 1
+    dilation: int = 1
+    zero: int = 0
+
+    def case(self, rng: np.random.Generator) -> tuple[Graph, NDArray[np.int8], NDArray[np.int64]]:
+        """Return a graph of the convolution with random weights, an input and the outputs."""
+        layer = OneLayer(rng, (*self.kernel, self.channels), 2, self.kernel[0] * self.kernel[1])
+        pads = tuple((size - 1) * self.dilation // 2 for size in self.kernel)
+        x = random_int8(rng, 1, self.h, self.w, self.channels)
+        wide = np.pad(x.astype(np.int64) - X_ZERO, ((0, 0), (pads[0],) * 2, (pads[1],) * 2, (0, 0)))
+        ends = (
+            size - (taps - 1) * self.dilation for size, taps in zip(wide.shape[1:3], self.kernel, strict=True)
+        )
+        down, across = (range(0, end, self.stride) for end in ends)
+        sums = np.zeros((1, len(down), len(across), self.channels), np.int64)
+        for ky, kx in product(*map(range, self.kernel)):
+            rows = [row + ky * self.dilation for row in down]
+            columns = [column + kx * self.dilation for column in across]
+            sums += wide[np.ix_([0], rows, columns)] * (layer.weights[ky, kx].astype(np.int64) - self.zero)
+        layer.scales[:] = layer.scales[0]
+        wanted = requantize(sums + layer.bias, layer.ratios(), Y_ZERO)
+        graph = layer.graph(
+            "depthwise_conv2d",
+            x.shape,
+            wanted.shape,
+            strides=(self.stride,) * 2,
+            pads=(*pads, *pads),
+            dilations=(self.dilation,) * 2,
+        )
+        meaning = Quantization.per_tensor(float(layer.scales[0]), self.zero)
+        graph.tensors["weights"] = replace(graph.tensors["weights"], quantization=meaning)
+        return graph, x, wanted
+
+
+def random_depthwise(rng: np.random.Generator) -> Depthwise:
+    """Return a depthwise convolution with a large kernel, a dilation or a stride."""
+    stride = int(rng.integers(1, 4))
+    return Depthwise(
+        h=int(rng.integers(8, 24)),
+        w=int(rng.integers(8, 40)),
+        channels=int(rng.integers(1, 40)),
+        kernel=(int(rng.integers(1, 8)), int(rng.integers(1, 8))),
+        stride=stride,
+        dilation=int(rng.integers(1, 7)) if stride == 1 else 1,
+        zero=int(rng.integers(-3, 4)),
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("target", TARGETS)
+def test_depthwise_convolutions_are_exact(target: str, seed: int) -> None:
+    shape = random_depthwise(np.random.default_rng(seed))
+    print(f"{shape} on {target}, seed {seed}")
+    graph, x, wanted = shape.case(np.random.default_rng(seed))
+    network = compile(graph, target)
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        assert np.array_equal(Session(device, network).run({"x": x})["y"], wanted)
+
+
+@pytest.mark.parametrize(
+    ("shape", "most"),
+    [
+        (Depthwise(14, 14, 64, dilation=3), 2200),
+        (Depthwise(14, 14, 64, zero=3), 2270),
+        (Depthwise(14, 14, 64, kernel=(5, 5), stride=2), 1980),
+        (Depthwise(7, 7, 128, kernel=(7, 7)), 2880),
+    ],
+)
+def test_cycles_of_depthwise_convolutions(shape: Depthwise, most: int) -> None:
+    graph, x, wanted = shape.case(np.random.default_rng(0))
+    network = compile(graph, "n16")
+    with open_device(network, "rtl", 1, 100, 16, print) as device:
+        found, cycles = Session(device, network).measure({"x": x})
+    assert np.array_equal(found["y"], wanted)
+    assert cycles <= most
+
+
+def test_transposes_of_quantized_images_run_with_conversions_of_floats() -> None:
+    graph = Graph("boundary")
+    q = Quantization.per_tensor(0.1, 3)
+    tensors = [
+        Tensor("x", (1, 3, 8, 8), "float32"),
+        Tensor("q", (1, 3, 8, 8), "int8", q),
+        Tensor("t", (1, 8, 8, 3), "int8", q),
+        Tensor("r", (1, 8, 8, 3), "int8", q),
+        Tensor("n", (1, 3, 8, 8), "int8", q),
+        Tensor("y", (1, 3, 8, 8), "float32"),
+    ]
+    graph.add_input(tensors[0])
+    for tensor in tensors[1:]:
+        graph.add_tensor(tensor)
+    graph.add_node(Node("quantize", "quantize", ("x",), ("q",)))
+    graph.add_node(Node("to", "transpose", ("q",), ("t",), {"perm": (0, 2, 3, 1)}))
+    graph.add_node(Node("clip", "clip", ("t",), ("r",), {"low": 0.0, "high": 6.0}))
+    graph.add_node(Node("from", "transpose", ("r",), ("n",), {"perm": (0, 3, 1, 2)}))
+    graph.add_node(Node("dequantize", "dequantize", ("n",), ("y",)))
+    moved = transpose_floats(graph.finish(["y"]))
+    assert [node.op for node in moved] == ["transpose", "quantize", "clip", "dequantize", "transpose"]
+    x = np.random.default_rng(0).normal(0, 3, (1, 3, 8, 8)).astype(np.float32)
+    before, after = (evaluate(each, {"x": x}, rounding="reference")["y"] for each in (graph, moved))
+    assert np.array_equal(before, after)
