@@ -53,6 +53,8 @@ from hw.isa.enums import DTYPE_BYTES, Dtype, Post, Reduce, Rounding, Unit
 _TYPES = (*BYTES, "int16")
 #: Number of strip widths that fit, beginning with the largest, from which the best is chosen.
 _FITTING_WIDTHS = 4
+#: Cycles from the last point of a pass to the first point that reads its results.
+_PASS_LATENCY = 60
 #: Maximum number of kinds of windows by their elements inside the image, each of which needs separate commands.
 _MAX_COUNTS = 64
 
@@ -94,13 +96,15 @@ class PoolLayer(Layer):
     def separable(self, n: int) -> bool:
         """Return True if a machine of n lanes takes the maximum of the rows first, then of the columns.
 
-        This takes fewer cycles unless few windows contain an element; averages would need wider intermediate sums.
+        This takes fewer cycles unless few windows contain an element, or the image is small; averages would need wider
+        intermediate sums.
         """
         (x, y), (down, across) = images(self), self.kernel
         blocks = ceil_div(x.c, n)
         second = ceil_div(y.w * x.c, n) if self.contiguous(n) else y.w * blocks
         passes = ceil_div(x.w * x.c, n) * down + second * across
-        return not self.average and passes < y.w * blocks * down * across
+        saved = y.h * (y.w * blocks * down * across - passes)
+        return not self.average and saved > _PASS_LATENCY
 
     def contiguous(self, n: int) -> bool:
         """Return True if the columns of a row are combined as N consecutive elements of any pixels at a time.
@@ -221,8 +225,6 @@ def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
             return
 
 
-#: Cycles from the last point of a pass to the first point that reads its results.
-_PASS_LATENCY = 60
 #: Numbers of buffers of the input that are tried.
 _BUFFERS = (2, 3, 4)
 
@@ -241,9 +243,7 @@ def _fuse_cycles(layer: PoolLayer, n: int, rows: int, x_w: int, y_w: int, lanes:
         return points * down * across * size
     second = rows * ceil_div(y_w * lanes, n) if layer.contiguous(n) else points
     first, second = rows * ceil_div(x_w * lanes, n) * down * size, second * across * size
-    # The columns of one half of the rows are read while the other half of the rows is combined.
-    hidden = min(first, second) * (rows // 2) // rows
-    return first + second + max(_PASS_LATENCY - hidden, 0)
+    return first + second
 
 
 def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
@@ -265,6 +265,12 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
         load = 0.0 if context.x_on_chip else lines(high * x.w, lanes * size, x.c * size, n)
         store = 0.0 if context.y_on_chip else lines(rows * y.w, lanes * size, x.c * size, n)
         fuse = _fuse_cycles(layer, n, rows, x.w, y.w, lanes)
+        if (
+            layer.separable(n) and fuse < 4 * _PASS_LATENCY
+        ):  # each of four commands waits for the one before the last
+            fuse = 4 * _PASS_LATENCY
+        if layer.separable(n) and rows == 1:  # nothing is computed meanwhile
+            fuse += _PASS_LATENCY
         tiles = batch * strips * (x.c / lanes) * (y.h / rows)
         for buffers in _BUFFERS if load else _BUFFERS[:1]:
             if used + (buffers * x_bytes if load else 0) <= context.free:

@@ -81,7 +81,7 @@ _FILL = 110
 
 #: Cycles that a further tile is worth if it does not delay the units, so that large layers do not consist of thousands
 #: of commands, which take long to compile.
-_TILE_COST = 8
+_TILE_COST = 4
 
 #: Pairs of estimated cycles and the corresponding schedule.
 Tilings = Iterator[tuple[float, LayerSchedule]]

@@ -1,6 +1,7 @@
 """Element-wise layers and pools reach their share of the bus on the RTL (n16), and equal the host's operators."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def _share(draft: Draft, name: str, latency: int) -> float:
 @pytest.mark.parametrize(("op", "shapes", "latency", "least"), STREAMS)
 def test_elementwise(op: str, shapes: list[tuple[int, ...]], latency: int, least: float) -> None:
     draft = Draft(np.random.default_rng(0))
-    limits = {"low": 0.0, "high": math.inf} if op == "clip" else {}
+    limits: dict[str, Any] = {"low": 0.0, "high": math.inf} if op == "clip" else {}
     y = draft.node(op, [draft.input(shape) for shape in shapes], shapes[0], scale=0.5, **limits)
     assert _share(draft, y.name, latency) >= least
 
@@ -63,7 +64,8 @@ def test_pools(op: str, shape: tuple[int, ...], size: int, stride: int, padded: 
     draft, pad = Draft(np.random.default_rng(0)), size // 2 * padded
     x = draft.input(shape)
     sizes = [(each + 2 * pad - size) // stride + 1 for each in shape[1:3]]
-    window = {"kernel": (size, size), "strides": (stride, stride), "pads": (pad,) * 4}
-    more = {"count_pads": False} if op == "avg_pool2d" else {}
-    y = draft.node(op, [x], (1, *sizes, shape[3]), like=x, **window, **more)
+    window: dict[str, Any] = {"kernel": (size, size), "strides": (stride, stride), "pads": (pad,) * 4}
+    if op == "avg_pool2d":
+        window["count_pads"] = False
+    y = draft.node(op, [x], (1, *sizes, shape[3]), like=x, **window)
     assert _share(draft, y.name, 100) >= least

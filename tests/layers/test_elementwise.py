@@ -1,6 +1,7 @@
 """Elementwise layers equal the host's operators."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -202,7 +203,7 @@ def test_small_operands_of_slices_and_in_concatenations(op: str, small: tuple[in
     """The pixels of an operand or a result may be apart only if the layer's pixels are the tensor's."""
     draft = Draft(np.random.default_rng(3))
     x, other = draft.input((1, 6, 5, 40)), draft.input(small)
-    window = {"starts": (0, 0, 0, 3), "sizes": (1, 6, 5, 21), "steps": (1, 1, 1, 1)}
+    window: dict[str, Any] = {"starts": (0, 0, 0, 3), "sizes": (1, 6, 5, 21), "steps": (1, 1, 1, 1)}
     part = draft.node("slice", [x], (1, 6, 5, 21), like=x, **window)
     y = draft.node(op, [part, draft.node("tanh", [other], small, scale=1 / 128)], part.shape, scale=0.4)
     z = draft.node("sigmoid", [x], x.shape, like=y)
