@@ -367,7 +367,9 @@ class _Emitter:
             touched.add(register)
             if step:
                 self.modified_registers.add(register)
-                self.add(MicroOp.ADD, d=register, a=register, imm=step)
+                # Registers wrap, so that a step is needed modulo 2**32 only.
+                wrapped = (step + (1 << 31)) % (1 << 32) - (1 << 31)
+                self.add(MicroOp.ADD, d=register, a=register, imm=wrapped)
         self._invalidate(touched)
 
     def _invalidate(self, registers: set[int]) -> None:

@@ -60,7 +60,7 @@ _LOAD_LEAD_CYCLES = 1000.0
 #: Layer classes that use only FUSE.
 FUSE_ONLY = (ElementwiseLayer, NormLayer, PoolLayer, ReduceLayer, SoftmaxLayer)
 #: Minimum cycles of a FUSE-only layer at which interleaving outweighs the memory that its neighbors lose.
-_MIN_FUSE_CYCLES = 4000
+_MIN_FUSE_CYCLES = 3000
 #: Maximum number of layers before and after a layer whose steps may overlap those of the layer.
 _MAX_OVERLAPPED_LAYERS = 2
 #: Shares of the free scratchpad and of the accumulator for a layer that uses only FUSE, and for other layers.

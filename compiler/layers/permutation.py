@@ -40,7 +40,7 @@ _MAX_LOOPS = len(FUSE_DIMS)
 
 
 class Mode(IntEnum):
-    """How the bytes of a box are permuted."""
+    """Unit and method that permute the bytes of a box."""
 
     STORE = 0  # STORE writes the lines of the source to their places
     COPY = 1  # FUSE copies lines of up to N bytes within the scratchpad
@@ -85,7 +85,7 @@ class Ends:
 
 
 @dataclass(frozen=True)
-class Region:
+class BoxRegion:
     """Tiles of a transposition with equal sizes.
 
     Parameters
@@ -164,7 +164,7 @@ def _split(total: int, size: int) -> Iterator[tuple[int, int, int]]:
         yield whole * size, 1, rest
 
 
-def regions(walk: Walk, lane: int, n: int) -> Iterator[Region]:
+def regions(walk: Walk, lane: int, n: int) -> Iterator[BoxRegion]:
     """Yield the tiles of the transposition of a walk, in groups of equal size.
 
     Parameters
@@ -189,7 +189,7 @@ def regions(walk: Walk, lane: int, n: int) -> Iterator[Region]:
     for first, parts, columns in _split(total, n):
         for start, tiles, rows in _split(whole, count):
             loops = ((parts, n * pitch, n), (tiles, count * x, count * y), *outer)
-            yield Region(
+            yield BoxRegion(
                 columns,
                 pitch,
                 (*chosen[:-1], (rows, x, y)),
@@ -345,8 +345,8 @@ def _walk_beats(walk: Walk, side: int, n: int) -> float:
 
 
 @dataclass(frozen=True)
-class Work:
-    """Work of the units for a box or a copy: beats of loads and stores, cycles of MATRIX and FUSE, and commands."""
+class BoxWork:
+    """BoxWork of the units for a box or a copy: beats of loads and stores, cycles of MATRIX and FUSE, and commands."""
 
     load: float = 0.0
     store: float = 0.0
@@ -354,13 +354,15 @@ class Work:
     fuse: float = 0.0
     commands: float = 0.0
 
-    def times(self, count: float) -> "Work":
+    def times(self, count: float) -> "BoxWork":
         """Return the work of `count` boxes."""
-        return Work(*(count * each for each in (self.load, self.store, self.array, self.fuse, self.commands)))
+        return BoxWork(
+            *(count * each for each in (self.load, self.store, self.array, self.fuse, self.commands))
+        )
 
-    def plus(self, other: "Work") -> "Work":
+    def plus(self, other: "BoxWork") -> "BoxWork":
         """Return the sum of two amounts of work."""
-        return Work(
+        return BoxWork(
             self.load + other.load,
             self.store + other.store,
             self.array + other.array,
@@ -395,7 +397,7 @@ class BoxPlan:
         How bytes are permuted.
     along : int
         Index of the dimension that becomes contiguous (TURN), or of the pivot (TURN_TWICE).
-    work : Work
+    work : BoxWork
         Estimated work of all boxes.
     sizes : (int, int, int)
         Largest loaded, intermediate and permuted box in bytes; 0 for those that do not exist.
@@ -406,7 +408,7 @@ class BoxPlan:
     counts: tuple[int, ...]
     mode: Mode
     along: int
-    work: Work
+    work: BoxWork
     sizes: tuple[int, int, int]
 
     @property
@@ -465,25 +467,25 @@ def _ways(walk: Walk, ends: Ends, n: int) -> Iterator[tuple[Mode, int]]:
             yield Mode.TURN_TWICE, index
 
 
-def _work(box: Box, mode: Mode, along: int, engine: Engine) -> tuple[Work, int]:
+def _work(box: Box, mode: Mode, along: int, engine: Engine) -> tuple[BoxWork, int]:
     """Return the work of a box that is permuted in the given way, and the bytes of the intermediate box."""
     n, ends = engine.n, box.ends
     load = 0.0 if ends.x_here else _walk_beats(box.loads, 1, n)
     store = 0.0 if ends.y_here else _walk_beats(box.stores(mode), 2, n)
     if mode == Mode.STORE:
-        return Work(load, store, commands=3), 0
+        return BoxWork(load, store, commands=3), 0
     whole = box.permutation()
     if mode == Mode.COPY:
         inner = whole.merged().dims
         run = inner[-1][0] if inner and inner[-1][1:] == (1, 1) else 1
         rows = whole.count // run * ceil_div(run, n) * engine.fuse_rate
         outer = sorted((dim[0] for dim in (inner[:-1] if run > 1 else inner)), reverse=True)
-        return Work(load, store, 0, rows, 2 + prod(outer[2 if run > n else 3 :])), 0
+        return BoxWork(load, store, 0, rows, 2 + prod(outer[2 if run > n else 3 :])), 0
     if mode == Mode.TURN:
-        return Work(load, store, *_turn_work([(whole, along)], engine)), 0
+        return BoxWork(load, store, *_turn_work([(whole, along)], engine)), 0
     first, second, size = box.twice(along)
     parts = [_turn_work(walks, engine) for walks in (first, second)]
-    return Work(load, store, *(a + b for a, b in zip(*parts, strict=True))), size
+    return BoxWork(load, store, *(a + b for a, b in zip(*parts, strict=True))), size
 
 
 def _sizes_of(total: int, n: int) -> list[int]:
@@ -638,7 +640,7 @@ class BoxSteps:
         Parameters
         ----------
         plan : BoxPlan
-            Boxes.
+            Boxes and their order.
         x, y : BufferRef
             Addresses of the source and of the destination.
         dtypes : (Dtype, Dtype)
@@ -720,7 +722,7 @@ class BoxSteps:
 
     def _region(
         self,
-        region: Region,
+        region: BoxRegion,
         source: BufferRef,
         target: BufferRef,
         dtypes: tuple[Dtype, Dtype],
@@ -745,7 +747,7 @@ class BoxSteps:
 
     def _sums(
         self,
-        part: Region,
+        part: BoxRegion,
         source: BufferRef,
         target: BufferRef,
         dtypes: tuple[Dtype, Dtype],
@@ -789,7 +791,7 @@ class BoxSteps:
     def _drain(
         self,
         points: list[Dim],
-        part: Region,
+        part: BoxRegion,
         acc: BufferRef,
         target: BufferRef,
         dtypes: tuple[Dtype, Dtype],
