@@ -77,3 +77,9 @@ def _product(a: np.ndarray, b: np.ndarray | np.int64, shift: int) -> np.ndarray:
 
 def _low18(value: np.ndarray | np.int64) -> np.ndarray:
     return (value & 0x3FFFF ^ 0x20000) - 0x20000
+
+
+def row_parameters(c: CommandFields, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the multiplier and the exponent of each row of operand B, int64 of shape (row, 1)."""
+    exponent = row[:, c.rq_lane + 1 : c.rq_lane + 2].astype(np.int8).astype(np.int64)
+    return row[:, c.rq_lane : c.rq_lane + 1], exponent

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from cosim.golden.fuse_operands import signed8
-from cosim.golden.fuse_value import row_parameters
+from cosim.golden.fuse_operands import row_parameters, signed8
 from cosim.semantics.command_fields import CommandFields
 from cosim.semantics.fixed_point import (
     INT32_MAX,

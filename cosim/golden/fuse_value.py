@@ -3,7 +3,7 @@
 import numpy as np
 
 from cosim.golden.floats import pack
-from cosim.golden.fuse_operands import signed8, signed16
+from cosim.golden.fuse_operands import row_parameters, signed8, signed16
 from cosim.golden.memory import Memories, gather
 from cosim.semantics.command_fields import CommandFields
 from cosim.semantics.fixed_point import saturate, scale, wrap32
@@ -92,12 +92,6 @@ def slot_parameters(memories: Memories, c: CommandFields, block: PointBlock) -> 
         name: np.stack([row[name] for row in rows])[:, : block.width].astype(np.int64)[spread]
         for name in ("bias", "mult", "exp", "neg_mult", "neg_exp")
     }
-
-
-def row_parameters(c: CommandFields, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the multiplier and the exponent of each row of operand B, int64 of shape (row, 1)."""
-    exponent = row[:, c.rq_lane + 1 : c.rq_lane + 2].astype(np.int8).astype(np.int64)
-    return row[:, c.rq_lane : c.rq_lane + 1], exponent
 
 
 def lookup(memories: Memories, c: CommandFields, value: np.ndarray, *, wide: bool = False) -> np.ndarray:

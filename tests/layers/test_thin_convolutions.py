@@ -8,8 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from compiler.api import compile
-from compiler.bench.reference import requantize
-from compiler.bench.single_layer import X_ZERO, Y_ZERO, OneLayer, random_int8
+from compiler.bench.single_layer import X_ZERO, Y_ZERO, OneLayer, random_int8, requantize
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.conv.layer import ConvLayer
