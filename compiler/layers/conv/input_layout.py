@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from compiler.commands.commands import TensorLayout
-from compiler.layers.base import Drain, Layer
+from compiler.layers.base import Drain, Image, Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div
@@ -41,6 +41,27 @@ def can_fold(layer: ConvLayer, on_chip: bool, layout: Im2colLayout) -> bool:
     if on_chip or layer.groups > 1 or layer.dilations[1] > 1 or layer.weights.shape[2] == 1:
         return layout == Im2colLayout.PIXELS
     return layout != Im2colLayout.STRIPS or layer.dilations[0] == 1
+
+
+#: Cycles of FUSE between two commands that gather strips.
+_GATHER_COMMAND = 25
+
+
+def gather_cycles(layer: ConvLayer, x: Image, y: Image, rows: float, n: int) -> float:
+    """Return the cycles in which FUSE gathers `rows` rows of the strips of all output columns by one step.
+
+    Parameters
+    ----------
+    x, y : Image
+        Shapes of the input and of the output, or of a strip of columns.
+    """
+    _, _, kernel_w, channels = layer.weights.shape
+    stride, left = layer.strides[1], layer.pads[1]
+    inside = min(max((x.w - kernel_w + left) // stride + 1, 0), y.w) - min(ceil_div(left, stride), y.w)
+    inside = max(inside, 0)
+    edges = y.w - inside
+    points = inside * ceil_div(kernel_w * channels, n) + edges * kernel_w * ceil_div(channels, n)
+    return rows * points + _GATHER_COMMAND * (edges + 1)
 
 
 def layout_of(layer: ConvLayer, schedule: LayerSchedule, x: TensorLayout) -> Im2colLayout:

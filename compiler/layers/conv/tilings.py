@@ -6,7 +6,14 @@ from itertools import product
 from math import ceil
 
 from compiler.layers.base import Addend, Drain
-from compiler.layers.conv.input_layout import Im2colLayout, can_fold, can_pack_pixels, pack_pixels, row_phases
+from compiler.layers.conv.input_layout import (
+    Im2colLayout,
+    can_fold,
+    can_pack_pixels,
+    gather_cycles,
+    pack_pixels,
+    row_phases,
+)
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tiles import TilePart, first_tile_rows, last_tile_parts
 from compiler.layers.tile_pipeline import (
@@ -131,7 +138,7 @@ class _Cut:
         if self.layout != Im2colLayout.GATHERED:
             return 0.0
         again = max(self.kernel_h - self.stride, 0) / self.rows_per_load
-        return rows * (self.stride + again) * self.y.w * ceil_div(self.kernel_w * self.x.c, self.n)
+        return gather_cycles(self.layer, self.x, self.y, rows * (self.stride + again), self.n)
 
     def out(self, pixels: int, block: int, columns: int) -> float:
         """Return the bus beats for storing the results of some channel blocks."""
@@ -168,11 +175,12 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
         rows = ((cut.y.h - 1) % cut.rows_per_load) % cut.rows + 1
         block = (groups - 1) * cut.columns
         ends.append(_Tile(cut, (0, 0, 0), 0, rows, block, first=False, last=True))
-    saved, whole = 0.0, (row_tiles * groups - len(ends)) * cut.parts
+    # The inputs of the first load are gathered before the first tile.
+    saved, whole = -cut.gathers(cut.rows_per_load), (row_tiles * groups - len(ends)) * cut.parts
     if s.split_last_tile and cut.groups * (whole + sum(tile.steps for tile in ends)) > MAX_SIMULATED_TILES:
         drained = ends[-1].parts()[-1]  # the last tile is extrapolated, and its parts are not simulated
         points = ends[-1].rows * ends[-1].columns - drained.rows * drained.blocks
-        saved, cut.split_last = float(points * cut.y.w * cut.drain_rate), False
+        saved, cut.split_last = saved + points * cut.y.w * cut.drain_rate, False
     steps = cut.groups * (whole + sum(tile.steps for tile in ends))
     period = cut.parts * (groups if s.order == "rows" else 1)
     through = sum(
@@ -511,7 +519,9 @@ class ConvTiler:
         gathers = 0.0
         if self.layout == Im2colLayout.GATHERED:
             height = (tile.rows_per_load - 1) * layer.strides[0] + self.kernel_h
-            gathers = row_loads * height * self.y.w * ceil_div(self.kernel_w * self.x.c, n)
+            steps_per_load = ceil_div(tile.rows_per_load, tile.rows)
+            each = gather_cycles(layer, self.x, self.y, height / steps_per_load, n)
+            gathers = row_loads * steps_per_load * each
         x_buffers = min(2, row_loads * parts)
         if kept:
             room = (context.free - w_bytes * w_least - y_bytes) // max(x_bytes, 1)
