@@ -409,10 +409,14 @@ def test_layer_improved_in_a_trial_that_is_not_the_best_is_learned(url, whole):
     layers = static.schedule.layers | {names[2]: changed(static.schedule.layers[names[2]])}
     baseline = measurement(static, 100)
     more = (whole - 480) // 2
-    trial = replace(together(static, *((1, count) for count in (100 + more, 100, 80, 100, 100 + more))), floor=0)
+    trial = replace(
+        together(static, *((1, count) for count in (100 + more, 100, 80, 100, 100 + more))), floor=0
+    )
     with TuningDatabase(url) as database:
         session = DatabaseSession(database, prepared, HardwareProfile(N4), "latency", "coordinate")
-        session.learn(replace(static.schedule, layers=layers), trial, baseline, prepared.network, lambda _: {})
+        session.learn(
+            replace(static.schedule, layers=layers), trial, baseline, prepared.network, lambda _: {}
+        )
         assert not database.all_macros()
         session.store_learned()
     (macro,) = stored_macros(url)
