@@ -498,6 +498,21 @@ def _sizes_of(total: int, n: int) -> list[int]:
     return sorted(found)
 
 
+def _boxes_along(total: int, size: int, mode: Mode) -> float:
+    """Return the work along a dimension in boxes.
+
+    A smaller box at the end takes at least half as long as the others. It takes as long as they do if there are few
+    boxes, or two transpositions, whose tiles it fills badly.
+    """
+    whole, rest = divmod(total, size)
+    least = 1.0 if whole < _FEW_BOXES or mode == Mode.TURN_TWICE else 0.5
+    return whole + (max(rest / size, least) if rest else 0.0)
+
+
+#: Number of boxes along a dimension below which the last one does not overlap with the others.
+_FEW_BOXES = 4
+
+
 def _larger(sizes: list[int], at: int, n: int) -> set[int]:
     """Return the indices of the sizes tried after size `at`: the next one, the next multiple of n, and the last one."""
     later = range(at + 1, len(sizes))
@@ -526,7 +541,7 @@ def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along:
         work, between = _work(box, mode, along, engine)
         if between > most:
             return None
-        boxes = prod(dim[0] / count for dim, count in zip(walk.dims, counts, strict=True))
+        boxes = prod(_boxes_along(dim[0], count, mode) for dim, count in zip(walk.dims, counts, strict=True))
         return BoxPlan(walk, ends, counts, mode, along, work.times(boxes), (loaded, between, permuted))
 
     best = now = plan()
@@ -551,10 +566,14 @@ def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along:
     return best
 
 
-#: Sizes, in lanes, of the inner part of a dimension of which the outer part is a pivot.
-_INNER_SIZES = (1, 2, 4, 5, 8)
+#: Sizes, in quarters of n, of the inner part of a dimension of which the outer part is a pivot.
+_INNER_SIZES = (1, 2, 4, 8, 16, 20, 32)
 #: Relative excess over the cycles of the bus from which further divisions are tried.
 _GOOD = 1.15
+
+
+#: Bytes of a box for which divisions are compared.
+_COMPARED_BYTES = 1 << 14
 
 
 @lru_cache(maxsize=4096)
@@ -574,22 +593,38 @@ def plans(walk: Walk, ends: Ends, engine: Engine, most: int) -> tuple[BoxPlan, .
     """
     if any(x < 0 or y <= 0 for _, x, y in walk.dims) or not walk.dims:
         return ()
-    best = _grow(walk, ends, engine, most)
-    bound = walk.count / engine.n
-    found = () if best is None else (best,)
-    if best is not None and best.work.cycles <= _GOOD * max(best.work.load + best.work.store, bound):
-        return found
+    return _planned(walk, _division(walk, ends, engine), ends, engine, most)
+
+
+@lru_cache(maxsize=4096)
+def _division(walk: Walk, ends: Ends, engine: Engine) -> tuple[int, int]:
+    """Return the dimension to divide, and the size of its inner part; size 0 if the walk is not to be divided."""
+    whole = 0, 0
+    found = _planned(walk, whole, ends, engine, _COMPARED_BYTES)
+    if found and found[0].work.cycles <= _GOOD * max(
+        found[0].work.load + found[0].work.store, walk.count / engine.n
+    ):
+        return whole
+    best, least = whole, _cycles(found)
     for index, (total, x, y) in enumerate(walk.dims):
-        if not (0 < x < 2 * engine.n or y < 2 * engine.n) or x == 0:
+        if x == 0 or (x >= 2 * engine.n and y >= 2 * engine.n):
             continue
-        for size in (factor * engine.n for factor in _INNER_SIZES):
-            if total < size * engine.n:
-                continue
-            parts = [_grow(part, ends, engine, most) for part in walk.blocks(index, size)]
-            known = tuple(part for part in parts if part is not None)
-            if len(known) == len(parts) and _cycles(known) < _cycles(found):
-                found = known
-    return found
+        for size in (quarters * engine.n // 4 for quarters in _INNER_SIZES):
+            if size >= 2 and total >= size * engine.n // 2:
+                cycles = _cycles(_planned(walk, (index, size), ends, engine, _COMPARED_BYTES))
+                if cycles < least:
+                    best, least = (index, size), cycles
+    return best
+
+
+def _planned(
+    walk: Walk, division: tuple[int, int], ends: Ends, engine: Engine, most: int
+) -> tuple[BoxPlan, ...]:
+    """Return the plans of the parts of a divided walk; none if one of them does not fit."""
+    index, size = division
+    parts = [_grow(part, ends, engine, most) for part in (walk.blocks(index, size) if size else [walk])]
+    found = tuple(part for part in parts if part is not None)
+    return found if len(found) == len(parts) else ()
 
 
 def _cycles(parts: tuple[BoxPlan, ...]) -> float:
