@@ -40,7 +40,7 @@ _MAX_LOOPS = len(FUSE_DIMS)
 
 
 class Mode(IntEnum):
-    """How the bytes of a box are permuted."""
+    """Way in which the bytes of a box are permuted."""
 
     STORE = 0  # STORE writes the lines of the source to their places
     COPY = 1  # FUSE copies lines of up to N bytes within the scratchpad
@@ -85,7 +85,7 @@ class Ends:
 
 
 @dataclass(frozen=True)
-class Region:
+class TileGroup:
     """Tiles of a transposition with equal sizes.
 
     Parameters
@@ -164,7 +164,7 @@ def _split(total: int, size: int) -> Iterator[tuple[int, int, int]]:
         yield whole * size, 1, rest
 
 
-def regions(walk: Walk, lane: int, n: int) -> Iterator[Region]:
+def regions(walk: Walk, lane: int, n: int) -> Iterator[TileGroup]:
     """Yield the tiles of the transposition of a walk, in groups of equal size.
 
     Parameters
@@ -189,7 +189,7 @@ def regions(walk: Walk, lane: int, n: int) -> Iterator[Region]:
     for first, parts, columns in _split(total, n):
         for start, tiles, rows in _split(whole, count):
             loops = ((parts, n * pitch, n), (tiles, count * x, count * y), *outer)
-            yield Region(
+            yield TileGroup(
                 columns,
                 pitch,
                 (*chosen[:-1], (rows, x, y)),
@@ -345,7 +345,7 @@ def _walk_beats(walk: Walk, side: int, n: int) -> float:
 
 
 @dataclass(frozen=True)
-class Work:
+class UnitWork:
     """Work of the units for a box or a copy: beats of loads and stores, cycles of MATRIX and FUSE, and commands."""
 
     load: float = 0.0
@@ -354,18 +354,10 @@ class Work:
     fuse: float = 0.0
     commands: float = 0.0
 
-    def times(self, count: float) -> "Work":
+    def times(self, count: float) -> "UnitWork":
         """Return the work of `count` boxes."""
-        return Work(*(count * each for each in (self.load, self.store, self.array, self.fuse, self.commands)))
-
-    def plus(self, other: "Work") -> "Work":
-        """Return the sum of two amounts of work."""
-        return Work(
-            self.load + other.load,
-            self.store + other.store,
-            self.array + other.array,
-            self.fuse + other.fuse,
-            self.commands + other.commands,
+        return UnitWork(
+            *(count * each for each in (self.load, self.store, self.array, self.fuse, self.commands))
         )
 
     @property
@@ -395,7 +387,7 @@ class BoxPlan:
         How bytes are permuted.
     along : int
         Index of the dimension that becomes contiguous (TURN), or of the pivot (TURN_TWICE).
-    work : Work
+    work : UnitWork
         Estimated work of all boxes.
     sizes : (int, int, int)
         Largest loaded, intermediate and permuted box in bytes; 0 for those that do not exist.
@@ -406,7 +398,7 @@ class BoxPlan:
     counts: tuple[int, ...]
     mode: Mode
     along: int
-    work: Work
+    work: UnitWork
     sizes: tuple[int, int, int]
 
     @property
@@ -465,25 +457,25 @@ def _ways(walk: Walk, ends: Ends, n: int) -> Iterator[tuple[Mode, int]]:
             yield Mode.TURN_TWICE, index
 
 
-def _work(box: Box, mode: Mode, along: int, engine: Engine) -> tuple[Work, int]:
+def _work(box: Box, mode: Mode, along: int, engine: Engine) -> tuple[UnitWork, int]:
     """Return the work of a box that is permuted in the given way, and the bytes of the intermediate box."""
     n, ends = engine.n, box.ends
     load = 0.0 if ends.x_here else _walk_beats(box.loads, 1, n)
     store = 0.0 if ends.y_here else _walk_beats(box.stores(mode), 2, n)
     if mode == Mode.STORE:
-        return Work(load, store, commands=3), 0
+        return UnitWork(load, store, commands=3), 0
     whole = box.permutation()
     if mode == Mode.COPY:
         inner = whole.merged().dims
         run = inner[-1][0] if inner and inner[-1][1:] == (1, 1) else 1
         rows = whole.count // run * ceil_div(run, n) * engine.fuse_rate
         outer = sorted((dim[0] for dim in (inner[:-1] if run > 1 else inner)), reverse=True)
-        return Work(load, store, 0, rows, 2 + prod(outer[2 if run > n else 3 :])), 0
+        return UnitWork(load, store, 0, rows, 2 + prod(outer[2 if run > n else 3 :])), 0
     if mode == Mode.TURN:
-        return Work(load, store, *_turn_work([(whole, along)], engine)), 0
+        return UnitWork(load, store, *_turn_work([(whole, along)], engine)), 0
     first, second, size = box.twice(along)
     parts = [_turn_work(walks, engine) for walks in (first, second)]
-    return Work(load, store, *(a + b for a, b in zip(*parts, strict=True))), size
+    return UnitWork(load, store, *(a + b for a, b in zip(*parts, strict=True))), size
 
 
 def _sizes_of(total: int, n: int) -> list[int]:
@@ -673,7 +665,7 @@ class BoxSteps:
         Parameters
         ----------
         plan : BoxPlan
-            Boxes.
+            Boxes, and the way in which they are permuted.
         x, y : BufferRef
             Addresses of the source and of the destination.
         dtypes : (Dtype, Dtype)
@@ -755,7 +747,7 @@ class BoxSteps:
 
     def _region(
         self,
-        region: Region,
+        region: TileGroup,
         source: BufferRef,
         target: BufferRef,
         dtypes: tuple[Dtype, Dtype],
@@ -780,7 +772,7 @@ class BoxSteps:
 
     def _sums(
         self,
-        part: Region,
+        part: TileGroup,
         source: BufferRef,
         target: BufferRef,
         dtypes: tuple[Dtype, Dtype],
@@ -824,7 +816,7 @@ class BoxSteps:
     def _drain(
         self,
         points: list[Dim],
-        part: Region,
+        part: TileGroup,
         acc: BufferRef,
         target: BufferRef,
         dtypes: tuple[Dtype, Dtype],

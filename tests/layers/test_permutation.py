@@ -233,6 +233,7 @@ def test_interpolation_on_the_rtl(tmp_path, size: tuple[int, int, int, int], sha
     x = np.random.default_rng(3).normal(size=network.inputs[0].shape).astype(np.float32)
     with RtlDevice(network.config, dram_bytes(network)) as device:
         outputs, cycles = Session(device, network).measure({"x": x})
+    assert network.graph is not None
     wanted = evaluate(network.graph, {"x": x}, rounding="onnxruntime")["y"]
     assert np.array_equal(outputs["y"], wanted)
     moved = x.size * (1 + size[3] ** 2)
