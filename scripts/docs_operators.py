@@ -61,9 +61,9 @@ def _where(op: str) -> str:
     if op in TABLE_OPS:
         return "FUSE: lookup table, separately or in an epilogue"
     if op in IN_PLACE:
-        return "a view without a copy, or LOAD, STORE and FUSE"
+        return "a view without a copy, or LOAD, STORE, MATRIX and FUSE"
     if op in MOVING:
-        return "LOAD, STORE and FUSE"
+        return "LOAD, STORE, MATRIX and FUSE"
     if op in ANCHORS:
         return "MATRIX and FUSE, with fused epilogue"
     if op == "matmul":

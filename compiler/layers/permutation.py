@@ -40,7 +40,7 @@ _MAX_LOOPS = len(FUSE_DIMS)
 
 
 class Mode(IntEnum):
-    """Unit and method that permute the bytes of a box."""
+    """Way in which the bytes of a box are permuted."""
 
     STORE = 0  # STORE writes the lines of the source to their places
     COPY = 1  # FUSE copies lines of up to N bytes within the scratchpad
@@ -85,7 +85,7 @@ class Ends:
 
 
 @dataclass(frozen=True)
-class BoxRegion:
+class TileGroup:
     """Tiles of a transposition with equal sizes.
 
     Parameters
@@ -164,7 +164,7 @@ def _split(total: int, size: int) -> Iterator[tuple[int, int, int]]:
         yield whole * size, 1, rest
 
 
-def regions(walk: Walk, lane: int, n: int) -> Iterator[BoxRegion]:
+def regions(walk: Walk, lane: int, n: int) -> Iterator[TileGroup]:
     """Yield the tiles of the transposition of a walk, in groups of equal size.
 
     Parameters
@@ -189,7 +189,7 @@ def regions(walk: Walk, lane: int, n: int) -> Iterator[BoxRegion]:
     for first, parts, columns in _split(total, n):
         for start, tiles, rows in _split(whole, count):
             loops = ((parts, n * pitch, n), (tiles, count * x, count * y), *outer)
-            yield BoxRegion(
+            yield TileGroup(
                 columns,
                 pitch,
                 (*chosen[:-1], (rows, x, y)),
@@ -345,8 +345,8 @@ def _walk_beats(walk: Walk, side: int, n: int) -> float:
 
 
 @dataclass(frozen=True)
-class BoxWork:
-    """BoxWork of the units for a box or a copy: beats of loads and stores, cycles of MATRIX and FUSE, and commands."""
+class UnitWork:
+    """Work of the units for a box or a copy: beats of loads and stores, cycles of MATRIX and FUSE, and commands."""
 
     load: float = 0.0
     store: float = 0.0
@@ -354,20 +354,10 @@ class BoxWork:
     fuse: float = 0.0
     commands: float = 0.0
 
-    def times(self, count: float) -> "BoxWork":
+    def times(self, count: float) -> "UnitWork":
         """Return the work of `count` boxes."""
-        return BoxWork(
+        return UnitWork(
             *(count * each for each in (self.load, self.store, self.array, self.fuse, self.commands))
-        )
-
-    def plus(self, other: "BoxWork") -> "BoxWork":
-        """Return the sum of two amounts of work."""
-        return BoxWork(
-            self.load + other.load,
-            self.store + other.store,
-            self.array + other.array,
-            self.fuse + other.fuse,
-            self.commands + other.commands,
         )
 
     @property
@@ -397,7 +387,7 @@ class BoxPlan:
         How bytes are permuted.
     along : int
         Index of the dimension that becomes contiguous (TURN), or of the pivot (TURN_TWICE).
-    work : BoxWork
+    work : UnitWork
         Estimated work of all boxes.
     sizes : (int, int, int)
         Largest loaded, intermediate and permuted box in bytes; 0 for those that do not exist.
@@ -408,7 +398,7 @@ class BoxPlan:
     counts: tuple[int, ...]
     mode: Mode
     along: int
-    work: BoxWork
+    work: UnitWork
     sizes: tuple[int, int, int]
 
     @property
@@ -467,25 +457,25 @@ def _ways(walk: Walk, ends: Ends, n: int) -> Iterator[tuple[Mode, int]]:
             yield Mode.TURN_TWICE, index
 
 
-def _work(box: Box, mode: Mode, along: int, engine: Engine) -> tuple[BoxWork, int]:
+def _work(box: Box, mode: Mode, along: int, engine: Engine) -> tuple[UnitWork, int]:
     """Return the work of a box that is permuted in the given way, and the bytes of the intermediate box."""
     n, ends = engine.n, box.ends
     load = 0.0 if ends.x_here else _walk_beats(box.loads, 1, n)
     store = 0.0 if ends.y_here else _walk_beats(box.stores(mode), 2, n)
     if mode == Mode.STORE:
-        return BoxWork(load, store, commands=3), 0
+        return UnitWork(load, store, commands=3), 0
     whole = box.permutation()
     if mode == Mode.COPY:
         inner = whole.merged().dims
         run = inner[-1][0] if inner and inner[-1][1:] == (1, 1) else 1
         rows = whole.count // run * ceil_div(run, n) * engine.fuse_rate
         outer = sorted((dim[0] for dim in (inner[:-1] if run > 1 else inner)), reverse=True)
-        return BoxWork(load, store, 0, rows, 2 + prod(outer[2 if run > n else 3 :])), 0
+        return UnitWork(load, store, 0, rows, 2 + prod(outer[2 if run > n else 3 :])), 0
     if mode == Mode.TURN:
-        return BoxWork(load, store, *_turn_work([(whole, along)], engine)), 0
+        return UnitWork(load, store, *_turn_work([(whole, along)], engine)), 0
     first, second, size = box.twice(along)
     parts = [_turn_work(walks, engine) for walks in (first, second)]
-    return BoxWork(load, store, *(a + b for a, b in zip(*parts, strict=True))), size
+    return UnitWork(load, store, *(a + b for a, b in zip(*parts, strict=True))), size
 
 
 def _sizes_of(total: int, n: int) -> list[int]:
@@ -498,6 +488,21 @@ def _sizes_of(total: int, n: int) -> list[int]:
         parts += max(1, parts // 3)
     found |= {size for size in (1, n // 2, n) if size <= total}
     return sorted(found)
+
+
+def _boxes_along(total: int, size: int, mode: Mode) -> float:
+    """Return the work along a dimension in boxes.
+
+    A smaller box at the end takes at least half as long as the others. It takes as long as they do if there are few
+    boxes, or two transpositions, whose tiles it fills badly.
+    """
+    whole, rest = divmod(total, size)
+    least = 1.0 if whole < _FEW_BOXES or mode == Mode.TURN_TWICE else 0.5
+    return whole + (max(rest / size, least) if rest else 0.0)
+
+
+#: Number of boxes along a dimension below which the last one does not overlap with the others.
+_FEW_BOXES = 4
 
 
 def _larger(sizes: list[int], at: int, n: int) -> set[int]:
@@ -528,7 +533,7 @@ def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along:
         work, between = _work(box, mode, along, engine)
         if between > most:
             return None
-        boxes = prod(dim[0] / count for dim, count in zip(walk.dims, counts, strict=True))
+        boxes = prod(_boxes_along(dim[0], count, mode) for dim, count in zip(walk.dims, counts, strict=True))
         return BoxPlan(walk, ends, counts, mode, along, work.times(boxes), (loaded, between, permuted))
 
     best = now = plan()
@@ -553,10 +558,14 @@ def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along:
     return best
 
 
-#: Sizes, in lanes, of the inner part of a dimension of which the outer part is a pivot.
-_INNER_SIZES = (1, 2, 4, 5, 8)
+#: Sizes, in quarters of n, of the inner part of a dimension of which the outer part is a pivot.
+_INNER_SIZES = (1, 2, 4, 8, 16, 20, 32)
 #: Relative excess over the cycles of the bus from which further divisions are tried.
 _GOOD = 1.15
+
+
+#: Bytes of a box for which divisions are compared.
+_COMPARED_BYTES = 1 << 14
 
 
 @lru_cache(maxsize=4096)
@@ -576,22 +585,38 @@ def plans(walk: Walk, ends: Ends, engine: Engine, most: int) -> tuple[BoxPlan, .
     """
     if any(x < 0 or y <= 0 for _, x, y in walk.dims) or not walk.dims:
         return ()
-    best = _grow(walk, ends, engine, most)
-    bound = walk.count / engine.n
-    found = () if best is None else (best,)
-    if best is not None and best.work.cycles <= _GOOD * max(best.work.load + best.work.store, bound):
-        return found
+    return _planned(walk, _division(walk, ends, engine), ends, engine, most)
+
+
+@lru_cache(maxsize=4096)
+def _division(walk: Walk, ends: Ends, engine: Engine) -> tuple[int, int]:
+    """Return the dimension to divide, and the size of its inner part; size 0 if the walk is not to be divided."""
+    whole = 0, 0
+    found = _planned(walk, whole, ends, engine, _COMPARED_BYTES)
+    if found and found[0].work.cycles <= _GOOD * max(
+        found[0].work.load + found[0].work.store, walk.count / engine.n
+    ):
+        return whole
+    best, least = whole, _cycles(found)
     for index, (total, x, y) in enumerate(walk.dims):
-        if not (0 < x < 2 * engine.n or y < 2 * engine.n) or x == 0:
+        if x == 0 or (x >= 2 * engine.n and y >= 2 * engine.n):
             continue
-        for size in (factor * engine.n for factor in _INNER_SIZES):
-            if total < size * engine.n:
-                continue
-            parts = [_grow(part, ends, engine, most) for part in walk.blocks(index, size)]
-            known = tuple(part for part in parts if part is not None)
-            if len(known) == len(parts) and _cycles(known) < _cycles(found):
-                found = known
-    return found
+        for size in (quarters * engine.n // 4 for quarters in _INNER_SIZES):
+            if size >= 2 and total >= size * engine.n // 2:
+                cycles = _cycles(_planned(walk, (index, size), ends, engine, _COMPARED_BYTES))
+                if cycles < least:
+                    best, least = (index, size), cycles
+    return best
+
+
+def _planned(
+    walk: Walk, division: tuple[int, int], ends: Ends, engine: Engine, most: int
+) -> tuple[BoxPlan, ...]:
+    """Return the plans of the parts of a divided walk; none if one of them does not fit."""
+    index, size = division
+    parts = [_grow(part, ends, engine, most) for part in (walk.blocks(index, size) if size else [walk])]
+    found = tuple(part for part in parts if part is not None)
+    return found if len(found) == len(parts) else ()
 
 
 def _cycles(parts: tuple[BoxPlan, ...]) -> float:
@@ -640,7 +665,7 @@ class BoxSteps:
         Parameters
         ----------
         plan : BoxPlan
-            Boxes and their order.
+            Boxes, and the way in which they are permuted.
         x, y : BufferRef
             Addresses of the source and of the destination.
         dtypes : (Dtype, Dtype)
@@ -722,7 +747,7 @@ class BoxSteps:
 
     def _region(
         self,
-        region: BoxRegion,
+        region: TileGroup,
         source: BufferRef,
         target: BufferRef,
         dtypes: tuple[Dtype, Dtype],
@@ -747,7 +772,7 @@ class BoxSteps:
 
     def _sums(
         self,
-        part: BoxRegion,
+        part: TileGroup,
         source: BufferRef,
         target: BufferRef,
         dtypes: tuple[Dtype, Dtype],
@@ -791,7 +816,7 @@ class BoxSteps:
     def _drain(
         self,
         points: list[Dim],
-        part: BoxRegion,
+        part: TileGroup,
         acc: BufferRef,
         target: BufferRef,
         dtypes: tuple[Dtype, Dtype],

@@ -8,6 +8,7 @@ import pytest
 
 from compiler.api import compile
 from compiler.codegen.generate import _Generator
+from compiler.commands.commands import Command
 from compiler.frontends.builder import GraphBuilder
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
@@ -106,6 +107,14 @@ def test_all_values_are_requantized_as_on_the_host(op: str, rounding: str) -> No
         check(network, inputs, on_host(graph, inputs, rounding=rounding), f"{ends}")  # type: ignore[arg-type]
 
 
+def commands_of(graph: Graph, target: str) -> list[Command]:
+    """Return the commands of a compiled graph without host operators, layer by layer."""
+    network = compile(graph, target, strict=True)
+    lowered = lower(graph, group(graph, ()), "reference", load_target(target))
+    steps, *_ = _Generator(network.config, lowered, network.schedule, 0, 3, 0)._steps()
+    return [command for step in steps for command in step.commands()]
+
+
 def test_large_transpose_reads_blocks_from_dram() -> None:
     build = GraphBuilder("transposed")
     window = {"kernel": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1)}
@@ -117,9 +126,7 @@ def test_large_transpose_reads_blocks_from_dram() -> None:
     graph = build.graph.finish(["y"])
     network = compile(graph, "n8", strict=True)
     assert not network.schedule.layers["before"].on_chip and network.schedule.layers["turn"].on_chip
-    lowered = lower(graph, group(graph, ()), "reference", load_target("n8"))
-    steps, *_ = _Generator(network.config, lowered, network.schedule, 0, 3, 0)._steps()
-    words = [c.fields["word"] for step in steps for c in step.commands() if c.layer == 1]
+    words = [command.fields["word"] for command in commands_of(graph, "n8") if command.layer == 1]
     assert len(words) == 6, "5 times 26 blocks and, of 209 lines, one more"
     assert all(isinstance(word, int) and LOAD_WORD.unpack(word)["transpose"] for word in words)
     inputs = {"x": np.random.default_rng(2).integers(-128, 128, shape).astype(np.int8)}

@@ -1,0 +1,241 @@
+"""Moves whose lines are short: boxes cover every copy, results equal numpy, and cycles stay near those of the bus."""
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from compiler.api import compile
+from compiler.frontends.builder import GraphBuilder
+from compiler.ir.graph import Graph
+from compiler.ir.tensor import Quantization, Tensor
+from compiler.layers.move import engine_of
+from compiler.layers.permutation import BoxPlan, Ends, Engine, Mode, plans, regions
+from compiler.layers.strided_copy import Walk
+from compiler.reference import evaluate
+from compiler.runtime.session import Session, dram_bytes
+from cosim.device import Device
+from cosim.golden import GoldenDevice
+from cosim.rtl.rtl_device import RtlDevice
+from hw.config import load_target
+from hw.isa.enums import Unit
+from tests.layers.test_moves import commands_of
+
+Q = Quantization.per_tensor(0.02, 3)
+Shape = tuple[int, ...]
+Expected = Callable[[NDArray], NDArray]
+
+
+def _places(walk: Walk) -> NDArray[np.int64]:
+    """Return the addresses in source and destination of all elements of a walk."""
+    out = np.array([[walk.x, walk.y]])
+    for count, x, y in walk.dims:
+        out = (out[:, None, :] + np.arange(count)[:, None] * np.array([x, y])).reshape(-1, 2)
+    return out
+
+
+def _copy(walk: Walk, x: NDArray, y: NDArray) -> None:
+    places = _places(walk)
+    y[places[:, 1]] = x[places[:, 0]]
+
+
+def _turn(walks: list[tuple[Walk, int]], n: int, x: NDArray, y: NDArray) -> None:
+    for walk, lane in walks:
+        for part in regions(walk, lane, n):
+            assert part.columns <= n
+            assert sum((count - 1) * step for count, step, _ in part.digits) < n, "a tile reads one line"
+            dims = ((part.columns, part.pitch, 1), *part.digits, *part.loops, *part.copies)
+            _copy(Walk(dims, part.x, part.y), x, y)
+
+
+def _move(plan: BoxPlan, engine: Engine, x: NDArray, y: NDArray) -> None:
+    """Move all boxes of a plan as the units do, but through buffers of the sizes that the plan states."""
+    loaded_size, between_size, permuted_size = plan.sizes
+    for box in plan.parts(engine.n):
+        source = x
+        if not plan.ends.x_here:
+            source = np.full(loaded_size + engine.n, 99, x.dtype)
+            _copy(box.loads, x, source)
+        if plan.mode == Mode.STORE:
+            _copy(box.stores(plan.mode), source, y)
+            continue
+        target = y if plan.ends.y_here else np.full(permuted_size + engine.n, 98, x.dtype)
+        if plan.mode == Mode.COPY:
+            _copy(box.permutation(), source, target)
+        elif plan.mode == Mode.TURN:
+            _turn([(box.permutation(), plan.along)], engine.n, source, target)
+        else:
+            first, second, size = box.twice(plan.along)
+            assert size <= between_size
+            between = np.full(size, 97, x.dtype)
+            _turn(first, engine.n, source, between)
+            _turn(second, engine.n, between, target)
+        if not plan.ends.y_here:
+            _copy(box.stores(plan.mode), target, y)
+
+
+def _random_walk(rng: np.random.Generator) -> Walk:
+    """Return a permutation of the dimensions of a tensor, some with repeated elements, as a walk over bytes."""
+    shape = [int(rng.choice([1, 2, 3, 5, 8, 12, 17, 33, 64])) for _ in range(int(rng.integers(2, 5)))]
+    size = int(rng.choice([1, 1, 2, 4]))
+    steps = [int(np.prod(shape[i + 1 :])) * size for i in range(len(shape))]
+    dims = [(shape[i], steps[i]) for i in rng.permutation(len(shape))]
+    if rng.random() < 0.3:
+        dims.insert(int(rng.integers(len(dims) + 1)), (int(rng.integers(2, 4)), 0))
+    dims.append((size, 1))
+    out, pitch = [], 1
+    for count, x in reversed(dims):
+        out.append((count, x, pitch))
+        pitch *= count
+    return Walk(tuple(reversed(out))).merged()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_boxes_of_random_permutations_move_every_byte_to_its_place(seed: int) -> None:
+    rng, modes = np.random.default_rng(seed), set()
+    for number in range(40):
+        engine = engine_of(load_target(str(rng.choice(["n4", "n8", "n16"]))))
+        walk = _random_walk(rng)
+        if not walk.dims or walk.count > 40_000:
+            continue
+        places = _places(walk)
+        x = rng.integers(-99, 90, int(places[:, 0].max()) + 1 + engine.n).astype(np.int16)
+        wanted = np.zeros(int(places[:, 1].max()) + 1, np.int16)
+        _copy(walk, x, wanted)
+        ends = Ends(bool(rng.random() < 0.3), bool(rng.random() < 0.3), False)
+        made = np.zeros_like(wanted)
+        found = plans(walk, ends, engine, int(rng.choice([256, 1024, 8192])))
+        for plan in found:
+            _move(plan, engine, x, made)
+            modes.add(plan.mode)
+        assert not found or np.array_equal(made, wanted), f"seed {seed}, walk {number}: {walk}, {ends}"
+    assert modes >= {Mode.COPY, Mode.TURN_TWICE}
+
+
+def _one(op: str, shape: Shape, out: Shape, dtype: str = "int8", **attributes: object) -> Graph:
+    build = GraphBuilder(op)
+    quantization = None if dtype == "float32" else Q
+    x = build.graph.add_input(Tensor("x", shape, dtype, quantization))
+    build.node(op, op, [x], Tensor("y", out, dtype, quantization), **attributes)
+    return build.graph.finish(["y"])
+
+
+def transpose(shape: Shape, perm: Shape, dtype: str = "int8") -> tuple[Graph, Expected]:
+    """Return a transposition, and the same in numpy."""
+    graph = _one("transpose", shape, tuple(shape[i] for i in perm), dtype, perm=perm)
+    return graph, lambda x: x.transpose(perm)
+
+
+def shuffle(h: int, w: int, c: int, groups: int) -> tuple[Graph, Expected]:
+    """Return a channel shuffle, and the same in numpy."""
+    split, turned = (1, h, w, groups, c // groups), (1, h, w, c // groups, groups)
+    build, perm = GraphBuilder("shuffle"), (0, 1, 2, 4, 3)
+    x = build.graph.add_input(Tensor("x", (1, h, w, c), "int8", Q))
+    a = build.node("split", "reshape", [x], Tensor("a", split, "int8", Q), shape=split)
+    b = build.node("turn", "transpose", [a], Tensor("b", turned, "int8", Q), perm=perm)
+    build.node("join", "reshape", [b], Tensor("y", (1, h, w, c), "int8", Q), shape=(1, h, w, c))
+    return build.graph.finish(["y"]), lambda x: x.reshape(split).transpose(perm).reshape(1, h, w, c)
+
+
+def nearest(h: int, w: int, c: int, factor: int) -> tuple[Graph, Expected]:
+    """Return an enlargement by an integer factor, and the same in numpy."""
+    size = (h * factor, w * factor)
+    graph = _one("resize_nearest", (1, h, w, c), (1, *size, c), size=size, centers=False)
+    return graph, lambda x: x.repeat(factor, 1).repeat(factor, 2)
+
+
+def every_second(h: int, w: int, c: int) -> tuple[Graph, Expected]:
+    """Return every second channel, and the same in numpy."""
+    sizes = (1, h, w, c // 2)
+    graph = _one("slice", (1, h, w, c), sizes, starts=(0,) * 4, sizes=sizes, steps=(1, 1, 1, 2))
+    return graph, lambda x: x[..., ::2]
+
+
+def _run(device: Device, graph: Graph, expected: Expected, target: str) -> int:
+    """Check a graph on a device with random inputs; return its cycles."""
+    network = compile(graph, target, strict=True)
+    tensor = graph.tensors["x"]
+    x = np.random.default_rng(5).integers(-128, 128, tensor.shape).astype(tensor.dtype)
+    outputs, cycles = Session(device, network).measure({"x": x})
+    assert np.array_equal(outputs["y"], expected(x))
+    return cycles
+
+
+@pytest.mark.parametrize("target", ["n4", "n8", "n16", "n32"])
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        transpose((61, 93), (1, 0)),
+        transpose((1, 40, 41, 3), (0, 3, 1, 2)),
+        transpose((1, 3, 40, 41), (0, 2, 3, 1)),
+        transpose((70, 45), (1, 0), "int16"),
+        transpose((60, 50), (1, 0), "float32"),
+        transpose((1, 12, 2, 14, 2, 5), (0, 1, 3, 2, 4, 5)),
+        shuffle(9, 8, 58, 2),
+        shuffle(7, 9, 60, 3),
+        nearest(13, 11, 3, 2),
+        nearest(9, 7, 20, 3),
+        every_second(14, 13, 34),
+    ],
+)
+def test_moves_equal_numpy(graph: Graph, expected: Expected, target: str) -> None:
+    network = compile(graph, target, strict=True)
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        _run(device, graph, expected, target)
+
+
+#: Graph and expected result, bytes read and written, and minimum share of the cycles that the bus needs for them.
+SHARES = (
+    (transpose((1, 28, 28, 100), (0, 3, 1, 2)), 2 * 78_400, 0.9),
+    (transpose((1, 3, 128, 160), (0, 2, 3, 1)), 2 * 61_440, 0.8),
+    (transpose((128, 256), (1, 0), "int16"), 2 * 65_536, 0.8),
+    (transpose((90, 12, 64), (1, 0, 2)), 2 * 69_120, 0.9),
+    (shuffle(14, 14, 464, 4), 2 * 90_944, 0.8),
+    (nearest(16, 16, 100, 2), 5 * 25_600, 0.8),
+)
+
+
+@pytest.mark.parametrize(("case", "moved", "share"), SHARES)
+def test_moves_run_at_the_rate_of_the_bus(case: tuple[Graph, Expected], moved: int, share: float) -> None:
+    config = load_target("n16")
+    with RtlDevice(config, 1 << 22) as device:
+        cycles = _run(device, *case, "n16")
+    print(f"{case[0].name}: {cycles:,} cycles, {moved / config.n / cycles:.1%} of the bus")
+    assert cycles * share <= moved / config.n
+
+
+def test_shuffles_are_transposed_twice_by_matrix() -> None:
+    graph, _ = shuffle(14, 14, 464, 4)
+    units = [command.unit for command in commands_of(graph, "n16")]
+    assert units.count(Unit.MATRIX) > 20
+    assert units.count(Unit.LOAD) < 30, "boxes are loaded as long lines"
+
+
+def _linear(h: int, w: int, c: int, factor: int) -> onnx.ModelProto:
+    scales = numpy_helper.from_array(np.array([1, 1, factor, factor], np.float32), "scales")
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear")
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", (1, c, h, w)), ("y", (1, c, h * factor, w * factor)))
+    ]
+    graph = helper.make_graph([node], "linear", ends[:1], ends[1:], [scales])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+@pytest.mark.parametrize(("size", "share"), [((16, 16, 128, 2), 0.5), ((40, 40, 32, 2), 0.5)])
+def test_interpolation_on_the_rtl(tmp_path, size: tuple[int, int, int, int], share: float) -> None:
+    path = tmp_path / "linear.onnx"
+    onnx.save(_linear(*size), path)
+    network = compile(path, "n16")
+    x = np.random.default_rng(3).normal(size=network.inputs[0].shape).astype(np.float32)
+    with RtlDevice(network.config, dram_bytes(network)) as device:
+        outputs, cycles = Session(device, network).measure({"x": x})
+    assert network.graph is not None
+    wanted = evaluate(network.graph, {"x": x}, rounding="onnxruntime")["y"]
+    assert np.array_equal(outputs["y"], wanted)
+    moved = x.size * (1 + size[3] ** 2)
+    print(f"linear {size}: {cycles:,} cycles, {moved / 16 / cycles:.1%} of the bus")
+    assert cycles * share <= moved / 16
