@@ -253,27 +253,22 @@ def _labelled(text: str) -> str:
 
 
 def without_low_half(programs: CheatingPrograms) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield descriptions and texts of a softmax that ignores the low bits of the exponentials."""
+    """Yield the description and the text of a softmax that ignores the low halves of the exponentials."""
     known = unroll_all(programs.programs)
     assert known is not None and len(known) == 1
-    commands = known[0].commands
     stage = PACKED_FIELDS["fuse.stage"]
-    (at,) = [
-        number
-        for number, each in enumerate(commands)
-        if each.unit == Unit.FUSE and stage.unpack(get(each, "stage"))["residual"]
-    ]
-    word = stage.pack(**stage.unpack(get(commands[at], "stage")) | {"residual": 0})
-    alone, zero = put(commands[at], stage=word), put(commands[at], r_mult=0)
-    for name, changed in (
-        ("low half not added", [*commands[:at], alone, *commands[at + 1 :]]),
-        ("low half not computed", [*commands[: at - 1], alone, *commands[at + 1 :]]),
-        ("low half times zero", [*commands[:at], zero, *commands[at + 1 :]]),
-    ):
-        made = replace(known[0], commands=tuple(_fresh(changed)))
-        synchronize(programs.network.config, list(made.commands))
-        text = program_text(written_program(programs.network.config, made))
-        yield f"{programs.layer}: {name}", {made.name: text}
+    changed, found = [], 0
+    for each in known[0].commands:
+        parts = stage.unpack(get(each, "stage")) if each.unit == Unit.FUSE else {}
+        if parts.get("table_wide"):
+            high = {"table_wide": 0, "table_slot": parts["table_slot"] + 1}
+            each, found = put(each, stage=stage.pack(**parts | high)), found + 1
+        changed.append(each)
+    assert found >= 2, "the exponentials of the sum and of the results"
+    made = replace(known[0], commands=tuple(_fresh(changed)))
+    synchronize(programs.network.config, list(made.commands))
+    text = program_text(written_program(programs.network.config, made))
+    yield f"{programs.layer}: low halves ignored", {made.name: text}
 
 
 def guarded(text: str, statistic: str, value: int) -> str:
