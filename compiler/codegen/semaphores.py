@@ -96,7 +96,8 @@ def _regions_at_zero(
         yield item, _INDEX[unit][name], scale
     if unit == Unit.FUSE and (c.table or c.table2):
         low = c.table_slot * _TABLE_BYTES
-        yield BoundingBox("table", low, low + _TABLE_BYTES - 1), _INDEX[unit]["a_base"], 0
+        size = _TABLE_BYTES * (2 if c.table_wide else 1)
+        yield BoundingBox("table", low, low + size - 1), _INDEX[unit]["a_base"], 0
 
 
 def _owners(unit: Unit, c: CommandFields, count: int) -> list[str]:

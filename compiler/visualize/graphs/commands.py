@@ -83,7 +83,7 @@ def _fuse(n: int, c: CommandFields) -> dict[str, int]:
         "b_base": rows * (DTYPE_BYTES[c.b_dtype] if c.b_src == BSource.SP else _SUM),
         "r_base": rows * DTYPE_BYTES[c.r_dtype],
         "p_base": slots * _PARAMETER * n,
-        "stage": rows * _ENTRY * (c.table + c.table2),
+        "stage": rows * _ENTRY * (c.table + c.table_wide + c.table2),
         "d_base": results * lanes * (DTYPE_BYTES[c.d_dtype] if c.d_dst else _SUM),
     }
 

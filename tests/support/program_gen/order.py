@@ -33,7 +33,8 @@ def effects(config: MlaConfig, command: Issue) -> list[BoundingBox]:
             item = BoundingBox("param", item.low * size, (item.high + 1) * size - 1)
         out.append(item)
     if command.unit == Unit.FUSE and (c.table or c.table2):
-        out.append(BoundingBox("table", c.table_slot * 512, c.table_slot * 512 + 511))
+        size = 512 * (1 + c.table_wide)
+        out.append(BoundingBox("table", c.table_slot * 512, c.table_slot * 512 + size - 1))
     return out
 
 
