@@ -67,15 +67,15 @@ def combine(c: CommandFields, a: np.ndarray, row: np.ndarray | None) -> np.ndarr
     if c.op == Op.MUL:
         return _product(a, b, c.op_shift)
     if c.op == Op.MUL_SUB:
-        return wrap32(_product(a, np.int64(c.mult), c.op_shift) - b)
+        return wrap32(_product(a, np.array([c.mult], np.int64), c.op_shift) - b)
     return wrap32(a + b if c.op == Op.ADD else a - b)
 
 
-def _product(a: np.ndarray, b: np.ndarray | np.int64, shift: int) -> np.ndarray:
+def _product(a: np.ndarray, b: np.ndarray, shift: int) -> np.ndarray:
     return wrap32(_low18(a) * _low18(b) >> shift)
 
 
-def _low18(value: np.ndarray | np.int64) -> np.ndarray:
+def _low18(value: np.ndarray) -> np.ndarray:
     return (value & 0x3FFFF ^ 0x20000) - 0x20000
 
 

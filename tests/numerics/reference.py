@@ -319,7 +319,7 @@ class Machine:
             self.acc[address, :lanes] = final
 
     def _post(self, c: dict[str, int], value: int, count: int, lane: int) -> int:
-        slot = self.last_slots[lane] if c["post"] == 6 else None
+        slot = self.last_slots[lane] if self.last_slots and c["post"] == 6 else None
         value = wrap(value + (slot["bias"] if slot else c["post_bias"]))
         if c["post"] == 1:
             value = scale(value, c["post_mult"], c["post_shift"], 0, c["post_rounding"])
