@@ -128,7 +128,7 @@ def image_rows(start: int, rows: int, stride: int, top: int, reach: int, height:
     return first, max(min(high, height - 1) - first + 1, 1)
 
 
-def inside(size: int, kernel: int, stride: int, pad: int, outputs: int) -> list[tuple[int, int, int]]:
+def window_runs(size: int, kernel: int, stride: int, pad: int, outputs: int) -> list[tuple[int, int, int]]:
     """Return runs of windows with equally many elements inside the image: (first window, windows, elements each)."""
     counts = [min(i * stride - pad + kernel, size) - max(i * stride - pad, 0) for i in range(outputs)]
     runs, start = [], 0
@@ -147,7 +147,7 @@ def rectangles(
     Parameters
     ----------
     runs : (runs of rows, runs of columns)
-        Results of `inside` for both dimensions of the image.
+        Results of `window_runs` for both dimensions of the image.
     rows, columns : (int, int)
         First row and number of rows, and first column and number of columns, of the tile.
 

@@ -23,9 +23,9 @@ from compiler.commands.tile_buffers import (
     column_strips,
     image_lines,
     image_rows,
-    inside,
     pieces,
     rectangles,
+    window_runs,
 )
 from compiler.ir.identity import identity
 from compiler.layers.base import Addend, Drain, Image, Layer
@@ -539,7 +539,7 @@ class _AverageEpilogue(Epilogue):
     Parameters
     ----------
     runs : (runs of rows, runs of columns)
-        Results of `inside` for both dimensions of the image.
+        Results of `window_runs` for both dimensions of the image.
     counts : dict
         Multiplier and exponent for each number of elements.
     """
@@ -660,7 +660,7 @@ class DepthwiseSteps:
         if layer.counts:
             sizes = (self.x.h, self.y.h), (self.images[0][0].w, self.y.w)
             runs = tuple(
-                inside(size, layer.weights.shape[i], layer.strides[i], layer.pads[i], outputs)
+                window_runs(size, layer.weights.shape[i], layer.strides[i], layer.pads[i], outputs)
                 for i, (size, outputs) in enumerate(sizes)
             )
             self.drain: Epilogue = _AverageEpilogue(*tile, width=width, runs=runs, counts=layer.counts)

@@ -32,16 +32,24 @@ from compiler.layers.lowering_context import (
     affine,
     image_of,
 )
-from compiler.layers.permutation import BETWEEN_BUFFERS, BoxPlan, BoxSteps, Ends, Engine, line_beats, plans
+from compiler.layers.permutation import BETWEEN_BUFFERS, BoxPlan, BoxSteps, Ends, engine_of, plans
 from compiler.layers.strided_copy import (
+    Axes,
     Copy,
+    CopyOperand,
     Rescale,
     Stretch,
     StridedCopy,
     Walk,
     in_blocks,
+    in_bytes,
+    run_beats,
     stretches,
+    strides_of,
     transposable,
+    walk_beats,
+    walks,
+    whole,
 )
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline
 from compiler.layers.tiling_context import LayerContext
@@ -86,39 +94,18 @@ _MAX_COPIES = 1 << 11
 #: Maximum number of bits of integers of which all values are tried; float32 cannot represent all wider integers.
 _MAX_BITS = 16
 
-_Axes = Sequence[Sequence[Stretch]]
 
+def few_walks(x: Sequence[int], y: Sequence[int], axes: Axes) -> Iterator[Walk]:
+    """Return the `walks` of strides and stretches.
 
-def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the stride in elements of each dimension of a contiguous tensor."""
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-
-
-def whole(size: int) -> list[Stretch]:
-    """Return the stretch that covers a whole axis of the given size."""
-    return [Stretch(((size, 1, 1),), 0, 0)]
-
-
-def walks(x: Sequence[int], y: Sequence[int], axes: _Axes) -> Iterator[Walk]:
-    """Yield one walk for each combination of stretches, with one stretch per axis.
-
-    Parameters
-    ----------
-    x, y : sequence of int
-        Stride of each axis in source and destination, in elements.
-    axes : sequence of lists of Stretch
-        Index ranges of each axis.
+    Raises
+    ------
+    UnsupportedLoweringError
+        There are too many walks for a layer.
     """
     if math.prod(len(parts) for parts in axes) > _MAX_COPIES:
         raise UnsupportedLoweringError(f"its indices are scattered over more than {_MAX_COPIES} stretches")
-    for parts in product(*axes):
-        dims = tuple(
-            (count, a * x_step, b * y_step)
-            for part, x_step, y_step in zip(parts, x, y, strict=True)
-            for count, a, b in part.dims
-        )
-        starts = list(zip(parts, x, y, strict=True))
-        yield Walk(dims, sum(p.x * step for p, step, _ in starts), sum(p.y * step for p, _, step in starts))
+    return walks(x, y, axes)
 
 
 def rescale(low: LoweringContext, x: Tensor) -> Rescale | None:
@@ -196,10 +183,10 @@ def layer(low: LoweringContext, copies: Sequence[Copy]) -> MoveLayer:
     return MoveLayer(**common | {"x": first, "shapes": shapes}, copies=tuple(copies), constants=constants)
 
 
-def moved(low: LoweringContext, x: Sequence[int], y: Sequence[int], axes: _Axes) -> list[Copy]:
+def moved(low: LoweringContext, x: Sequence[int], y: Sequence[int], axes: Axes) -> list[Copy]:
     """Return the copies of the first input for the given strides and stretches."""
     change = rescale_exactly(low, low.x)
-    return [Copy(low.x.name, walk, change) for walk in walks(x, y, axes)]
+    return [Copy(low.x.name, walk, change) for walk in few_walks(x, y, axes)]
 
 
 def along(low: LoweringContext, rank: int) -> int:
@@ -231,7 +218,7 @@ def _requantize(low: LoweringContext) -> Layer:
         change = Rescale(change.x_zp, change.y_zp, *quantize_multiplier(eighths), Rounding.SINGLE)
     step = strides_of(low.x.shape)
     axes = [whole(size) for size in low.x.shape]
-    return layer(low, [Copy(low.x.name, walk, change) for walk in walks(step, step, axes)])
+    return layer(low, [Copy(low.x.name, walk, change) for walk in few_walks(step, step, axes)])
 
 
 def reshape(low: LoweringContext) -> Layer:
@@ -304,7 +291,9 @@ def concat(low: LoweringContext, in_place: Set[str]) -> Layer | None:
         axes = [whole(size) for size in tensor.shape]
         axes[axis] = [Stretch(((tensor.shape[axis], 1, 1),), 0, start)]
         change = _concat_rescale(low, tensor)
-        copies += [Copy(tensor.name, walk, change) for walk in walks(strides_of(tensor.shape), step, axes)]
+        copies += [
+            Copy(tensor.name, walk, change) for walk in few_walks(strides_of(tensor.shape), step, axes)
+        ]
     return layer(low, copies) if copies else None
 
 
@@ -375,7 +364,7 @@ def _pad(low: LoweringContext) -> Layer:
             if size:
                 edge = [Stretch(((size, 0, 1),), 0, start)]
                 axes = [*inside[:axis], edge, *(whole(total) for total in low.y.shape[axis + 1 :])]
-                copies += [Copy(None, walk, fill=value) for walk in walks([0] * len(shape), step, axes)]
+                copies += [Copy(None, walk, fill=value) for walk in few_walks([0] * len(shape), step, axes)]
     return layer(low, copies)
 
 
@@ -418,17 +407,12 @@ _SUM_BUFFERS = 8
 _MANY_BYTES = 1 << 12
 
 
-def engine_of(config: MlaConfig) -> Engine:
-    """Return the properties of a machine for moves; a tile of sums fills half a bank of the accumulator."""
-    return Engine(config.n, config.fuse_rate, config.acc_rows // config.acc_banks // 2)
-
-
 def box_plans(
     config: MlaConfig,
     layer: MoveLayer,
     copy: Copy,
     most: int,
-    ends: Sequence["CopyOperand"],
+    ends: Sequence[CopyOperand],
     here: Sequence[bool],
 ) -> tuple[BoxPlan, ...]:
     """Return the plans by which a copy is moved in boxes; none if lines, or blocks that LOAD transposes, are faster.
@@ -478,9 +462,9 @@ def line_cycles(config: MlaConfig, layer: MoveLayer, copy: Copy, here: Sequence[
     fuse = walk.count // run * ceil_div(run, n) * config.fuse_rate
     if all(here):
         return fuse
-    load, store = _beats(n, walk, size)
+    load, store = walk_beats(walk, size, n)
     if here[0]:
-        load, store = 0.0, store if copy.rescale else _whole(n, walk, inner, size, 2)
+        load, store = 0.0, store if copy.rescale else run_beats(walk, size, n, 2)
     bus = (0.0 if copy.source is None else load) + (0.0 if here[1] else store)
     return max(bus, fuse) if copy.rescale and any(here) else bus
 
@@ -498,7 +482,7 @@ def from_dram(config: MlaConfig, layer: MoveLayer) -> set[str]:
         walk = copy.walk.merged()
         if walk.count >= _MIN_TRANSPOSED_ELEMENTS and transposable(walk):
             ends = CopyOperand(1), CopyOperand(DTYPE_BYTES[layer.shapes[layer.y].dtype])
-            load, _ = _beats(config.n, walk, 1)
+            load, _ = walk_beats(walk, 1, config.n)
             slow = load > _SLOW_LOAD * walk.count / config.n
             if not slow or not box_plans(config, layer, copy, _BOX_BYTES, ends, (True, True)):
                 out.add(copy.source)
@@ -586,7 +570,7 @@ def move_tile_model(layer: MoveLayer, s: LayerSchedule, context: LayerContext) -
         context.on_chip(copy.source) for copy in straight if copy.source not in (None, *layer.constants)
     )
     size = DTYPE_BYTES[layer.shapes[layer.y].dtype]
-    beats = [_beats(n, copy.walk.merged(), size) for copy in straight]
+    beats = [walk_beats(copy.walk, size, n) for copy in straight]
     load = 0.0 if here else sum(each for each, _ in beats) / max(pieces, 1)
     store = 0.0 if context.y_on_chip else sum(each for _, each in beats) / max(pieces, 1)
     fused = here == context.y_on_chip and (here or any(copy.rescale for copy in straight))
@@ -606,70 +590,6 @@ def move_tile_model(layer: MoveLayer, s: LayerSchedule, context: LayerContext) -
     count = sum(plan.boxes for plan in boxed) + pieces
     buffers = {"x": s.x_buffers, "box": s.x_buffers}
     return TilePipeline(tiles(), count, buffers, s.acc_buffers if boxed else 1, s.y_buffers)
-
-
-def _beats(n: int, walk: Walk, size: int) -> tuple[float, float]:
-    """Return the bus beats for source and destination of a walk, as contiguous lines or as blocks of n x n."""
-    both = transposable(walk) if size == 1 else None
-    if both:
-        return _blocks(n, walk, both[0], size, 1), _blocks(n, walk, both[1], size, 2)
-    inner = len(walk.dims) - 1 if walk.dims and walk.dims[-1][1:] == (1, 1) else None
-    return _whole(n, walk, inner, size, 1), _whole(n, walk, inner, size, 2)
-
-
-def _blocks(n: int, walk: Walk, inner: int, size: int, side: int) -> float:
-    """Return the bus beats for lines of at most n elements along dimension `inner`."""
-    length, others = walk.dims[inner][0], [dim for at, dim in enumerate(walk.dims) if at != inner]
-    count, steps = walk.count // length, [dim[side] * size for dim in others]
-    whole, rest = divmod(length, n)
-    beats = line_beats(count * whole, n, (*steps, n), n) if whole else 0.0
-    return beats + (line_beats(count, rest, steps, n) if rest else 0.0)
-
-
-def _whole(n: int, walk: Walk, inner: int | None, size: int, side: int) -> float:
-    """Return the bus beats for lines along dimension `inner`, or for single elements if it is None."""
-    length = 1 if inner is None else walk.dims[inner][0]
-    others = [dim[side] * size for at, dim in enumerate(walk.dims) if at != inner]
-    return line_beats(walk.count // max(length, 1), length * size, others, n)
-
-
-@dataclass(frozen=True)
-class CopyOperand:
-    """Layout of the source or destination of a copy: the layout of a tensor, or contiguous elements.
-
-    Parameters
-    ----------
-    size : int
-        Bytes of an element.
-    layout : TensorLayout or None
-        Layout of the tensor; None: elements are contiguous.
-    """
-
-    size: int
-    layout: TensorLayout | None = None
-
-    @property
-    def gaps(self) -> bool:
-        """True if pixels are not contiguous."""
-        return self.layout is not None and self.layout.pixel != self.layout.c * self.size
-
-    def step(self, distance: int) -> int:
-        """Convert a distance along an axis of the tensor from elements to bytes."""
-        if self.layout is None or not self.gaps or distance % self.layout.c:
-            return distance * self.size
-        return distance // self.layout.c * self.layout.pixel
-
-    def start(self, element: int) -> int:
-        """Return the offset of an element from the first element, in bytes."""
-        if self.layout is None:
-            return element * self.size
-        return self.layout.byte_offset(element, self.size)
-
-
-def in_bytes(walk: Walk, x: CopyOperand, y: CopyOperand) -> Walk:
-    """Convert a walk from elements to bytes."""
-    dims = tuple((count, x.step(a), y.step(b)) for count, a, b in walk.dims)
-    return Walk(dims, x.start(walk.x), y.start(walk.y))
 
 
 #: Pieces of copies that share a tile.

@@ -31,11 +31,18 @@ from compiler.layers.base import Layer
 from compiler.layers.layer_kind import BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
 from compiler.layers.reduce import _Tilings
-from compiler.layers.tile_pipeline import PASS_CYCLES, TilePipeline, row_tile_model
+from compiler.layers.tile_pipeline import (
+    PASS_CYCLES,
+    STAGGERED_PASS_CYCLES,
+    STATISTICS_BUFFERS,
+    TilePipeline,
+    row_tile_model,
+    row_tilings,
+)
 from compiler.layers.tiling_context import LayerContext
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, halves_word, param_image, quantize_multiplier
-from compiler.util.tiles import ceil_div, cuts
+from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
 from hw.isa.enums import BSource, Op, Post, Reduce, Requant, Rounding, Space, Unit
@@ -265,7 +272,7 @@ def _acc_rows(blocks: int, unit: float | None) -> int:
 
     Deviations that are scaled by a first root also need two copies of the row, each with epsilon.
     """
-    return 1 + 2 * (blocks + 1) if unit is None else _STATS_BUFFERS
+    return 1 + 2 * (blocks + 1) if unit is None else STATISTICS_BUFFERS
 
 
 def _row(tensor: Tensor, columns: int) -> NDArray[np.float64]:
@@ -284,21 +291,10 @@ def _row(tensor: Tensor, columns: int) -> NDArray[np.float64]:
 
 def norm_tilings(context: "TilingContext", layer: NormLayer) -> _Tilings:
     """Yield the tilings whose rows fit the scratchpad and the accumulator."""
-    x, n = layer.shapes[layer.x], context.config.n
-    total, blocks = x.h * x.w, ceil_div(x.c, n)
-    x_on_chip, y_on_chip = context.on_chip(layer.x), context.on_chip(layer.y)
-    of_row, of_pass = _row_cycles(layer, blocks, context.config), _pass_cycles(layer)
-    for rows in cuts(total):
-        for x_buffers in (3, 2):
-            used = rows * x.c * (x_buffers * (not x_on_chip) + 2 * (not y_on_chip)) + n
-            if used > context.free or rows * _acc_rows(blocks, layer.unit) > context.acc_rows:
-                continue
-            tiles = ceil_div(total, rows)
-            yield (
-                total * of_row + tiles * layer.passes * of_pass + rows * blocks,
-                LayerSchedule(rows=rows, x_buffers=x_buffers, on_chip=y_on_chip),
-            )
-            break
+    blocks = ceil_div(layer.shapes[layer.x].c, context.config.n)
+    of_row = _row_cycles(layer, blocks, context.config)
+    acc_rows = _acc_rows(blocks, layer.unit)
+    yield from row_tilings(context, layer, layer.passes, of_row, _pass_cycles(layer), acc_rows)
 
 
 def _chunk(blocks: int, config: MlaConfig) -> int:
@@ -319,7 +315,7 @@ def _row_cycles(layer: NormLayer, blocks: int, config: MlaConfig) -> float:
 
 def _pass_cycles(layer: NormLayer) -> float:
     """Return the cycles of a pass in addition to its rows; adjacent passes of different tiles do not wait."""
-    return PASS_CYCLES if layer.unit is None else _TILE_PASS
+    return PASS_CYCLES if layer.unit is None else STAGGERED_PASS_CYCLES
 
 
 def norm_tile_model(layer: NormLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
@@ -329,10 +325,6 @@ def norm_tile_model(layer: NormLayer, s: LayerSchedule, context: LayerContext) -
     return row_tile_model(layer, s, context, layer.passes, of_row, 0, pass_cycles=_pass_cycles(layer))
 
 
-#: Cycles of a pass in addition to its rows: passes that depend on each other are not adjacent.
-_TILE_PASS = 12
-#: Number of tiles whose statistics are in the accumulator at the same time.
-_STATS_BUFFERS = 2
 #: Bits that the squared sum of a row may lose at most.
 _MAX_DROPPED = 32
 #: Largest deviation in steps of x, and bits of a deviation, of a narrowed deviation, and of the result of the first
@@ -364,7 +356,7 @@ class NormSteps:
         by_deviations = layer.unit is None
         #: Sum of a row in lane 0 and its reciprocal root in the lanes from _ROOT on.
         self.stats = BufferRotation(
-            BufferMemory.ACC, f"{name}.rows", self.rows, 1 if by_deviations else _STATS_BUFFERS
+            BufferMemory.ACC, f"{name}.rows", self.rows, 1 if by_deviations else STATISTICS_BUFFERS
         )
         if by_deviations:
             #: Accumulator rows per row of the tensor: one for each block and one for epsilon.

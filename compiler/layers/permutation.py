@@ -10,11 +10,11 @@ needed: the first makes elements along another dimension, the pivot, adjacent, a
 destination's lines adjacent.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
-from math import gcd, inf, prod
+from math import inf, prod
 
 import numpy as np
 
@@ -26,8 +26,9 @@ from compiler.commands.commands import (
     TileStep,
 )
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers
-from compiler.layers.strided_copy import Dim, Rescale, StridedCopy, Walk, requantization
+from compiler.layers.strided_copy import Dim, Rescale, StridedCopy, Walk, requantization, run_beats
 from compiler.util.tiles import ceil_div
+from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS, FUSE_STAGE, MATRIX_WORD
 from hw.isa.enums import Dtype, Unit
 
@@ -65,6 +66,11 @@ class Engine:
     n: int
     fuse_rate: int
     rows: int
+
+
+def engine_of(config: MlaConfig) -> Engine:
+    """Return the properties of a machine for moves; a tile of sums fills half a bank of the accumulator."""
+    return Engine(config.n, config.fuse_rate, config.acc_rows // config.acc_banks // 2)
 
 
 @dataclass(frozen=True)
@@ -329,21 +335,6 @@ class Box:
         return first, second, size * ceil_div(total, n)
 
 
-def line_beats(count: int, length: int, steps: Iterable[int], n: int) -> float:
-    """Return the mean bus beats of `count` separate lines of `length` bytes, whose distances are sums of `steps`."""
-    if count == 1:
-        return ceil_div(length, n)
-    step = gcd(n, *steps)  # lines begin equally often at each multiple of `step` within a beat
-    return count * (ceil_div(length, step) * step + n - step) / n
-
-
-def _walk_beats(walk: Walk, side: int, n: int) -> float:
-    """Return the bus beats of a walk of single bytes; `side` is 1 for its source and 2 for its destination."""
-    dims = list(walk.merged().dims)
-    length = dims.pop()[0] if dims and dims[-1][1:] == (1, 1) else 1
-    return line_beats(prod(dim[0] for dim in dims), length, (dim[side] for dim in dims), n)
-
-
 @dataclass(frozen=True)
 class UnitWork:
     """Work of the units for a box or a copy: beats of loads and stores, cycles of MATRIX and FUSE, and commands."""
@@ -460,8 +451,8 @@ def _ways(walk: Walk, ends: Ends, n: int) -> Iterator[tuple[Mode, int]]:
 def _work(box: Box, mode: Mode, along: int, engine: Engine) -> tuple[UnitWork, int]:
     """Return the work of a box that is permuted in the given way, and the bytes of the intermediate box."""
     n, ends = engine.n, box.ends
-    load = 0.0 if ends.x_here else _walk_beats(box.loads, 1, n)
-    store = 0.0 if ends.y_here else _walk_beats(box.stores(mode), 2, n)
+    load = 0.0 if ends.x_here else run_beats(box.loads, 1, n, 1)
+    store = 0.0 if ends.y_here else run_beats(box.stores(mode), 1, n, 2)
     if mode == Mode.STORE:
         return UnitWork(load, store, commands=3), 0
     whole = box.permutation()

@@ -16,9 +16,9 @@ from compiler.commands.tile_buffers import (
     column_strips,
     image_lines,
     image_rows,
-    inside,
     pieces,
     rectangles,
+    window_runs,
 )
 from compiler.ir.identity import identity
 from compiler.layers.base import Drain, Layer
@@ -62,7 +62,7 @@ _MAX_COUNTS = 64
 def _inside_counts(low: LoweringContext) -> list[int]:
     """Return the number of elements inside the image for each kind of windows: those of a run of rows and columns."""
     a, (_, *sizes, _), (_, *outputs, _) = low.anchor.attributes, low.x.shape, low.y.shape
-    runs = [inside(*v) for v in zip(sizes, a["kernel"], a["strides"], a["pads"], outputs, strict=False)]
+    runs = [window_runs(*v) for v in zip(sizes, a["kernel"], a["strides"], a["pads"], outputs, strict=False)]
     return [rows[2] * columns[2] for rows, columns in product(*runs)]
 
 
@@ -564,7 +564,7 @@ class PoolSteps:
         x, y = (images[0] for images in self.images)
         sizes = ((x.h, y.h), (x.w, y.w))
         runs = [
-            inside(size, layer.kernel[i], layer.strides[i], layer.pads[i], outputs)
+            window_runs(size, layer.kernel[i], layer.strides[i], layer.pads[i], outputs)
             for i, (size, outputs) in enumerate(sizes)
         ]
         for *rectangle, count in rectangles(runs, (start, rows), (strip.first, strip.count)):

@@ -13,7 +13,14 @@ from compiler.kernel_library.reduce import LOW_BITS, exponential_parts, softmax_
 from compiler.layers.base import Layer
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
-from compiler.layers.tile_pipeline import PASS_CYCLES, TilePipeline, row_tile_model
+from compiler.layers.tile_pipeline import (
+    PASS_CYCLES,
+    STAGGERED_PASS_CYCLES,
+    STATISTICS_BUFFERS,
+    TilePipeline,
+    row_tile_model,
+    row_tilings,
+)
 from compiler.layers.tiling_context import TILE_CYCLES, LayerContext, TilingContext, Tilings
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div, cuts
@@ -46,11 +53,6 @@ class SoftmaxLayer(Layer):
     y_zp: int
     clip: tuple[int, int]
     centred: bool = True
-
-    @property
-    def exact(self) -> bool:
-        """True unless the layer is an approximation."""
-        return self.centred
 
     @property
     def passes(self) -> int:
@@ -102,21 +104,15 @@ def softmax_tilings(context: TilingContext, layer: SoftmaxLayer) -> Tilings:
     """Yield the tilings of a softmax that fit, with parts of a row only if whole rows do not fit."""
     n, x = context.config.n, layer.shapes[layer.x]
     total, blocks = x.h * x.w, ceil_div(x.c, n)
-    on_chip = context.y_on_chip
     found = False
-    of_row = _row_cycles(layer, blocks, context.config)
-    for rows in cuts(total) if x.c <= MAX_SAME_UNIT else ():
-        for x_buffers in (3, 2):
-            used = rows * x.c * (x_buffers * (not context.x_on_chip) + 2 * (not on_chip)) + n
-            if used > context.free or _STATS_BUFFERS * rows > context.acc_rows:
-                continue
-            tiles, found = ceil_div(total, rows), True
-            yield (
-                total * of_row + tiles * layer.passes * _TILE_PASS + rows * blocks,
-                LayerSchedule(rows=rows, x_buffers=x_buffers, on_chip=on_chip),
-            )
-            break
-    moved = 2 * (2 - context.x_on_chip - on_chip)
+    if x.c <= MAX_SAME_UNIT:
+        of_row = _row_cycles(layer, blocks, context.config)
+        for tiling in row_tilings(
+            context, layer, layer.passes, of_row, STAGGERED_PASS_CYCLES, STATISTICS_BUFFERS
+        ):
+            found = True
+            yield tiling
+    moved = 2 * (2 - context.x_on_chip - context.y_on_chip)
     for columns in cuts(blocks) if context.alone and not found else ():
         parts = ceil_div(blocks, columns)
         if moved * columns * n + n > context.free or 3 * parts + _TOTALS > context.acc_rows:
@@ -124,7 +120,7 @@ def softmax_tilings(context: TilingContext, layer: SoftmaxLayer) -> Tilings:
         passes = layer.passes + (x.c > MAX_SAME_UNIT)
         yield (
             total * (blocks * passes + parts * passes * TILE_CYCLES) + columns,
-            LayerSchedule(rows=1, columns=columns, on_chip=on_chip),
+            LayerSchedule(rows=1, columns=columns, on_chip=context.y_on_chip),
         )
 
 
@@ -149,7 +145,7 @@ def softmax_tile_model(layer: SoftmaxLayer, s: LayerSchedule, context: LayerCont
         )
     of_row = _row_cycles(layer, blocks, context.config)
     return row_tile_model(
-        layer, s, context, layer.passes, of_row, _table_count(columns), pass_cycles=_TILE_PASS
+        layer, s, context, layer.passes, of_row, _table_count(columns), pass_cycles=STAGGERED_PASS_CYCLES
     )
 
 
@@ -158,10 +154,6 @@ def _table_count(columns: int) -> int:
     return 2 if columns <= MAX_SAME_UNIT else 4
 
 
-#: Cycles of a pass in addition to its rows: passes that depend on each other are not adjacent.
-_TILE_PASS = 12
-#: Number of tiles whose maxima and reciprocals are in the accumulator at the same time.
-_STATS_BUFFERS = 2
 #: Largest element of the input by its type.
 _LARGEST = {Dtype.I8: 127, Dtype.U8: 255}
 #: Number of accumulator rows for a row in parts: scaled sums of high and low bits, and the maximum.
@@ -193,7 +185,7 @@ class SoftmaxSteps:
             self.tiles = TileBuffers(buffer, self._load)
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
         self.stats = BufferRotation(
-            BufferMemory.ACC, f"{name}.rows", self.rows, 1 if self.in_parts else _STATS_BUFFERS
+            BufferMemory.ACC, f"{name}.rows", self.rows, 1 if self.in_parts else STATISTICS_BUFFERS
         )
         parts = ceil_div(self.blocks, self.part)
         self.sums = BufferRotation(BufferMemory.ACC, f"{name}.sums", 3 * parts + _TOTALS - 1, 1)

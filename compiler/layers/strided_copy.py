@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
-from compiler.commands.commands import BufferRef, Command
+from compiler.commands.commands import BufferRef, Command, TensorLayout
 from compiler.commands.tile_buffers import CodegenContext
 from compiler.ir.identity import identity
+from compiler.layers.tile_pipeline import line_beats
 from compiler.util.scaling import bytes_word, halves_word
 from compiler.util.tiles import ceil_div
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD
@@ -192,6 +194,40 @@ _MAX_COUNT = 0xFFFF
 _PART = 0x8000
 
 
+#: Stretches of each axis of a tensor.
+Axes = Sequence[Sequence[Stretch]]
+
+
+def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the stride in elements of each dimension of a contiguous tensor."""
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def whole(size: int) -> list[Stretch]:
+    """Return the stretch that covers a whole axis of the given size."""
+    return [Stretch(((size, 1, 1),), 0, 0)]
+
+
+def walks(x: Sequence[int], y: Sequence[int], axes: Axes) -> Iterator[Walk]:
+    """Yield one walk for each combination of stretches, with one stretch per axis.
+
+    Parameters
+    ----------
+    x, y : sequence of int
+        Stride of each axis in source and destination, in elements.
+    axes : sequence of lists of Stretch
+        Index ranges of each axis.
+    """
+    for parts in product(*axes):
+        dims = tuple(
+            (count, a * x_step, b * y_step)
+            for part, x_step, y_step in zip(parts, x, y, strict=True)
+            for count, a, b in part.dims
+        )
+        starts = list(zip(parts, x, y, strict=True))
+        yield Walk(dims, sum(p.x * step for p, step, _ in starts), sum(p.y * step for p, _, step in starts))
+
+
 def transposable(walk: Walk) -> tuple[int, int] | None:
     """Return the dimensions contiguous in the source and in the destination; None unless both exist and differ."""
     (source,) = [i for i, (_, x, _) in enumerate(walk.dims) if x == 1][:1] or [None]
@@ -214,6 +250,82 @@ def in_blocks(walk: Walk, n: int) -> Iterator[Walk]:
             if len(lines.dims) > len(others):  # blocks of lines are consecutive in the destination
                 rest = (*rest[1:], rest[0])
             yield Walk((*rest, lines.dims[-1], line), lines.x, lines.y)
+
+
+def walk_beats(walk: Walk, size: int, n: int) -> tuple[float, float]:
+    """Return the mean bus beats for source and destination of a walk, as contiguous lines or as blocks of n x n.
+
+    Parameters
+    ----------
+    walk : Walk
+        Walk in elements.
+    size : int
+        Bytes of an element.
+    n : int
+        Bytes of a bus beat.
+    """
+    walk = walk.merged()
+    both = transposable(walk) if size == 1 else None
+    if both:
+        return _block_beats(walk, both[0], n, 1), _block_beats(walk, both[1], n, 2)
+    return run_beats(walk, size, n, 1), run_beats(walk, size, n, 2)
+
+
+def _block_beats(walk: Walk, inner: int, n: int, side: int) -> float:
+    """Return the bus beats for lines of at most n bytes along dimension `inner`."""
+    length, others = walk.dims[inner][0], [dim for at, dim in enumerate(walk.dims) if at != inner]
+    count, steps = walk.count // length, [dim[side] for dim in others]
+    whole_lines, rest = divmod(length, n)
+    beats = line_beats(count * whole_lines, n, (*steps, n), n) if whole_lines else 0.0
+    return beats + (line_beats(count, rest, steps, n) if rest else 0.0)
+
+
+def run_beats(walk: Walk, size: int, n: int, side: int) -> float:
+    """Return the mean bus beats for the contiguous runs of a walk of elements of `size` bytes; `side` is 1 for its
+    source and 2 for its destination.
+    """
+    dims = list(walk.merged().dims)
+    length = dims.pop()[0] if dims and dims[-1][1:] == (1, 1) else 1
+    return line_beats(prod(dim[0] for dim in dims), length * size, [dim[side] * size for dim in dims], n)
+
+
+@dataclass(frozen=True)
+class CopyOperand:
+    """Layout of the source or destination of a copy: the layout of a tensor, or contiguous elements.
+
+    Parameters
+    ----------
+    size : int
+        Bytes of an element.
+    layout : TensorLayout or None
+        Layout of the tensor; None: elements are contiguous.
+    """
+
+    size: int
+    layout: TensorLayout | None = None
+
+    @property
+    def gaps(self) -> bool:
+        """True if pixels are not contiguous."""
+        return self.layout is not None and self.layout.pixel != self.layout.c * self.size
+
+    def step(self, distance: int) -> int:
+        """Convert a distance along an axis of the tensor from elements to bytes."""
+        if self.layout is None or not self.gaps or distance % self.layout.c:
+            return distance * self.size
+        return distance // self.layout.c * self.layout.pixel
+
+    def start(self, element: int) -> int:
+        """Return the offset of an element from the first element, in bytes."""
+        if self.layout is None:
+            return element * self.size
+        return self.layout.byte_offset(element, self.size)
+
+
+def in_bytes(walk: Walk, x: CopyOperand, y: CopyOperand) -> Walk:
+    """Convert a walk from elements to bytes."""
+    dims = tuple((count, x.step(a), y.step(b)) for count, a, b in walk.dims)
+    return Walk(dims, x.start(walk.x), y.start(walk.y))
 
 
 class StridedCopy:

@@ -8,9 +8,9 @@ from math import gcd
 from typing import NamedTuple
 
 from compiler.layers.base import Layer
-from compiler.layers.tiling_context import LayerContext
+from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings
 from compiler.schedule.schedule import LayerSchedule
-from compiler.util.tiles import ceil_div
+from compiler.util.tiles import ceil_div, cuts
 from hw.isa.enums import DTYPE_BYTES
 
 #: Number of simulated tiles of a longer pipeline; the rate of the last ones is extrapolated to the other tiles.
@@ -97,9 +97,18 @@ class TilePipeline:
 def lines(count: int, width: int, pitch: int, n: int, least: float = 0.0) -> float:
     """Return the bus beats, at least `least` per line, for `count` lines of `width` bytes at a distance of `pitch`."""
     if width == pitch:
-        return -(-count * width // n)
-    step = gcd(pitch, n)  # lines begin equally often at each multiple of `step` within a beat
-    return count * max((-(-width // step) * step + n - step) / n, least)
+        return ceil_div(count * width, n)
+    return count * max(_mean_beats(width, gcd(pitch, n), n), least)
+
+
+def line_beats(count: int, length: int, steps: Iterable[int], n: int) -> float:
+    """Return the mean bus beats of `count` separate lines of `length` bytes, whose distances are sums of `steps`."""
+    return ceil_div(length, n) if count == 1 else count * _mean_beats(length, gcd(n, *steps), n)
+
+
+def _mean_beats(length: int, step: int, n: int) -> float:
+    """Return the mean bus beats of lines that begin equally often at each multiple of `step` within a beat."""
+    return (ceil_div(length, step) * step + n - step) / n
 
 
 class PipelineTiming(NamedTuple):
@@ -298,6 +307,48 @@ def even_tiles(
 
     buffers = {"x": s.x_buffers, "b": s.x_buffers, "t": max(tables, 1)}
     return TilePipeline(tiles(), ceil_div(total, rows), buffers, 1, s.y_buffers)
+
+
+#: Cycles of a pass in addition to its rows if passes over different tiles alternate, so that no pass needs the results
+#: of the pass before it.
+STAGGERED_PASS_CYCLES = 12
+#: Number of tiles whose statistics are in the accumulator at the same time if passes over different tiles alternate.
+STATISTICS_BUFFERS = 2
+#: Numbers of buffers for rows of the input. With three, a tile is loaded during the passes over the tile before.
+_ROW_BUFFERS = (3, 2)
+
+
+def row_tilings(
+    context: TilingContext, layer: Layer, passes: int, of_row: float, pass_cycles: float, acc_rows: int
+) -> Tilings:
+    """Yield the tilings of a layer with passes over whole rows, each with the most buffers of the input that fit.
+
+    Parameters
+    ----------
+    context : TilingContext
+        Memory and timing of the machine.
+    layer : Layer
+        Layer whose rows are pixels.
+    passes : int
+        Number of FUSE commands of a tile.
+    of_row : float
+        FUSE cycles of a row.
+    pass_cycles : float
+        Cycles of a command in addition to its rows.
+    acc_rows : int
+        Accumulator rows for a row.
+    """
+    x, n = layer.shapes[layer.x], context.config.n
+    total, blocks = x.h * x.w, ceil_div(x.c, n)
+    for rows in cuts(total):
+        for x_buffers in _ROW_BUFFERS:
+            used = rows * x.c * (x_buffers * (not context.x_on_chip) + 2 * (not context.y_on_chip)) + n
+            if used <= context.free and rows * acc_rows <= context.acc_rows:
+                yield (
+                    total * of_row + ceil_div(total, rows) * passes * pass_cycles + rows * blocks,
+                    LayerSchedule(rows=rows, x_buffers=x_buffers, on_chip=context.y_on_chip),
+                )
+                break
 
 
 def row_tile_model(

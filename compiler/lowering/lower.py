@@ -21,8 +21,9 @@ from compiler.layers.lowering_context import (
     UnsupportedLoweringError,
     image_of,
 )
-from compiler.layers.move import concat_starts, strides_of
+from compiler.layers.move import concat_starts
 from compiler.layers.registry import LOWERINGS
+from compiler.layers.strided_copy import strides_of
 from compiler.lowering.fusion_groups import IN_PLACE
 from hw.config import MlaConfig
 

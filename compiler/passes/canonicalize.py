@@ -126,7 +126,8 @@ _CONVERSIONS = frozenset({"quantize", "dequantize", "transpose", "reshape"})
 
 
 def transpose_floats(graph: Graph) -> Graph:
-    """Move transposes of quantized tensors at the model boundary to the float side of the conversions there.
+    """Move transposes between channels first and channels last at the model boundary to the float side of the
+    conversions there.
 
     The host converts float inputs and outputs, and transposes them at the same time, so that the accelerator reads and
     writes the layout in which it computes. A graph without other operators remains unchanged, because the accelerator
@@ -159,6 +160,7 @@ def _after_input(graph: Graph, before: Node, node: Node) -> bool:
     """Return True if `node` transposes a float input of the graph that `before` quantizes."""
     return (
         (before.op, node.op) == ("quantize", "transpose")
+        and _moves_channels(node)
         and before.inputs[0] in graph.inputs
         and _one_scale(graph.out(before))
     )
@@ -168,10 +170,22 @@ def _before_output(graph: Graph, before: Node, node: Node) -> bool:
     """Return True if `node` dequantizes a tensor that `before` transposes, and its result is an output of the graph."""
     return (
         (before.op, node.op) == ("transpose", "dequantize")
+        and _moves_channels(before)
         and node.outputs[0] in graph.outputs
         and before.inputs[0] not in graph.inputs
         and _one_scale(graph.out(before))
     )
+
+
+#: Minimum rank of a tensor of images.
+_MIN_IMAGE_RANK = 4
+
+
+def _moves_channels(node: Node) -> bool:
+    """Return True if a transpose moves the channels of images from the second to the last dimension or back."""
+    perm = tuple(node.attributes["perm"])
+    last = len(perm) - 1
+    return last >= _MIN_IMAGE_RANK - 1 and perm in ((0, *range(2, last + 1), 1), (0, last, *range(1, last)))
 
 
 def _one_scale(tensor: Tensor) -> bool:

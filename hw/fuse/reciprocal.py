@@ -10,6 +10,18 @@ _DIGITS = 31
 _ROOT_DIGITS = 32
 
 
+#: Members of one unit and of several units.
+_MEMBERS = {
+    "start": In(1),
+    "x": In(signed(32)),
+    "root": In(1),
+    "done": Out(1),
+    "mult": Out(32),
+    "exponent": Out(signed(8)),
+    "taken": In(1),
+}
+
+
 class Reciprocal(wiring.Component):
     """Computes recip(x) and rsqrt(x) of docs/machine.md as a multiplier and an exponent.
 
@@ -39,18 +51,7 @@ class Reciprocal(wiring.Component):
 
     def __init__(self, *, digits: int):
         self._per_cycle = digits
-        super().__init__(
-            {
-                "start": In(1),
-                "x": In(signed(32)),
-                "root": In(1),
-                "idle": Out(1),
-                "done": Out(1),
-                "mult": Out(32),
-                "exponent": Out(signed(8)),
-                "taken": In(1),
-            }
-        )
+        super().__init__({**_MEMBERS, "idle": Out(1)})
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -169,24 +170,13 @@ class Reciprocals(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self._config = config
-        super().__init__(
-            {
-                "start": In(1),
-                "x": In(signed(32)),
-                "root": In(1),
-                "ready": Out(1),
-                "done": Out(1),
-                "mult": Out(32),
-                "exponent": Out(signed(8)),
-                "taken": In(1),
-            }
-        )
+        super().__init__({**_MEMBERS, "ready": Out(1)})
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         count = self._config.reciprocal_units
         units = [Reciprocal(digits=self._config.reciprocal_digits) for _ in range(count)]
-        first, oldest = Signal(range(max(count, 2))), Signal(range(max(count, 2)))
+        first, oldest = Signal(range(count)), Signal(range(count))  # `count` is a power of two
         for index, unit in enumerate(units):
             m.submodules[f"unit_{index}"] = unit
             m.d.comb += [
@@ -201,9 +191,5 @@ class Reciprocals(wiring.Component):
             self.mult.eq(Array(unit.mult for unit in units)[oldest]),
             self.exponent.eq(Array(unit.exponent for unit in units)[oldest]),
         ]
-        if count > 1:
-            with m.If(self.start):
-                m.d.sync += first.eq(Mux(first == count - 1, 0, first + 1))
-            with m.If(self.taken):
-                m.d.sync += oldest.eq(Mux(oldest == count - 1, 0, oldest + 1))
+        m.d.sync += [first.eq(first + self.start), oldest.eq(oldest + self.taken)]
         return m

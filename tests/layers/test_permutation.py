@@ -12,8 +12,7 @@ from compiler.api import compile
 from compiler.frontends.builder import GraphBuilder
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.layers.move import engine_of
-from compiler.layers.permutation import BoxPlan, Ends, Engine, Mode, plans, regions
+from compiler.layers.permutation import BoxPlan, Ends, Engine, Mode, engine_of, plans, regions
 from compiler.layers.strided_copy import Walk
 from compiler.reference import evaluate
 from compiler.runtime.session import Session, dram_bytes

@@ -140,8 +140,8 @@ def test_accelerator_equals_the_approximate_reference(dtype: str, step: float) -
 
 def test_option_on_the_rtl() -> None:
     """The option takes fewer cycles, equals the approximate reference, and is reported, also in a saved network."""
-    graph = softmax_graph((200, 96), 0.04)
-    inputs = {"x": np.random.default_rng(5).integers(-128, 128, (200, 96)).astype(np.int8)}
+    graph = softmax_graph((400, 256), 0.04)
+    inputs = {"x": np.random.default_rng(5).integers(-128, 128, (400, 256)).astype(np.int8)}
     exact, cheaper = compile(graph, "n8"), compile(graph, "n8", enable=["approximate_softmax"])
     assert not exact.rewritten
     (found,) = cheaper.rewritten
@@ -150,7 +150,7 @@ def test_option_on_the_rtl() -> None:
     with RtlDevice(cheaper.config, dram_bytes(cheaper)) as device:
         got, cycles = Session(device, cheaper).measure(inputs)
     with RtlDevice(exact.config, dram_bytes(exact)) as device:
-        assert cycles < 0.85 * Session(device, exact).measure(inputs)[1]
+        assert cycles < 0.75 * Session(device, exact).measure(inputs)[1]
     assert cheaper.graph is not None
     np.testing.assert_array_equal(got["y"], evaluate(cheaper.graph, inputs)["y"])
     assert from_bytes(BytesIO(to_bytes(cheaper))).rewritten == cheaper.rewritten

@@ -81,7 +81,6 @@ EXCEPT = {
     "of its output must be at most",
     "its output 2 is no other operator's",
     "an inverse of half a spectrum",
-    "transpose: float inputs and outputs are converted on the host",  # beside the conversion
     "is not quantized as a whole",  # sums and products of unquantized integers, which wrap around
 }
 

@@ -420,13 +420,18 @@ def _interpolated_image(
     return DynamicValue(node.outputs[0], image, x.order)
 
 
+def _matrix(emitter: OnnxGraphBuilder, node: FileNode, name: str, values: np.ndarray) -> Tensor:
+    """Return a constant matrix of a node."""
+    return emitter.constant(f"{node.name}:{name}", ConstantValue(name, values.astype(np.float32)))
+
+
 def _columns(
     emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, matrix: np.ndarray, prefix: str = ""
 ) -> DynamicValue:
     """Multiply the columns of an image, channels last, by a matrix from the left."""
     batch, height, _, channels = x.tensor.shape
     name = f"{prefix}columns"
-    weights = emitter.constant(f"{node.name}:{name}", ConstantValue(name, matrix.astype(np.float32)))
+    weights = _matrix(emitter, node, name, matrix)
     shape = (batch, channels, height, len(matrix))
     return emitter.emit(node, "matmul", [weights, x.tensor], shape, x.order, FLOAT, name)
 
@@ -437,7 +442,7 @@ def _rows(
     """Multiply the rows of an image, channels last, by a matrix from the left; return [batch, rows, elements]."""
     batch, height, width, channels = x.tensor.shape
     name = f"{prefix}rows"
-    weights = emitter.constant(f"{node.name}:{name}", ConstantValue(name, matrix.astype(np.float32)))
+    weights = _matrix(emitter, node, name, matrix)
     rows = emitter.reshape(x.tensor, (batch, height, width * channels))
     shape = (batch, len(matrix), width * channels)
     return emitter.emit(node, "matmul", [weights, rows], shape, plain(3), FLOAT, name).tensor
