@@ -230,10 +230,11 @@ def simulate_pipeline(
     tail = end - array if work[0] else 0.0
     if pipeline.count > followed:  # extrapolate the last simulated tiles
         recent = [all_ - first for all_, first in zip(work, then, strict=True)]
-        rest = _rest(pipeline, tiles, buffers, beat, fuse_rate)
+        rest, last_load = _rest(pipeline, tiles, buffers, beat, fuse_rate)
         busy = max(recent[0], recent[1], recent[2] + recent[3])
         if busy > 0:
             end += (end - half) * max(rest[0], rest[1], rest[2] + rest[3]) / busy
+        end = max(end, last_load + work[2] + work[3] + early)
         work = [all_ + more for all_, more in zip(work, rest, strict=True)]
     end -= pipeline.saved
     rows = sum(len(buffers[name]) * beats for name, beats in sizes.items() if name not in _SLOTS)
@@ -255,9 +256,15 @@ def _rest(
     buffers: dict[str, dict[object, list[float]]],
     beat: float,
     fuse_rate: int,
-) -> list[float]:
-    """Return the work of the tiles that are not simulated: cycles of the units, and commands."""
+) -> tuple[list[float], float]:
+    """Return the work of the tiles that are not simulated, and a lower bound on their time.
+
+    The work consists of cycles of the units, and commands. The bound is the time of the bus until the last load, if
+    all stores of earlier tiles precede it, and of the busiest unit from then on: during that time, nothing is left to
+    load. It is 0 if not all tiles are counted.
+    """
     work = [0.0] * 5
+    then, at = list(work), 0.0
     left = pipeline.count - _SIMULATED_TILES
     for tile in islice(tiles, _COUNTED_TILES):
         for name, key, beats in tile.loads:
@@ -268,11 +275,15 @@ def _rest(
                 buffer[key] = []
                 work[2] += beats * beat
                 work[4] += 1
+                if name not in _CONSTANT:
+                    then, at = list(work), work[2] + work[3]
         work[0] += tile.array
         work[1] += tile.fuse * fuse_rate
         work[3] += tile.store * beat
         work[4] += tile.commands
-    return [each * max(left / _COUNTED_TILES, 1.0) for each in work]
+    if left > _COUNTED_TILES:
+        return [each * left / _COUNTED_TILES for each in work], 0.0
+    return work, at + max(all_ - first for all_, first in zip(work[:4], then[:4], strict=True))
 
 
 TABLE_CYCLES = 32.0
