@@ -5,7 +5,8 @@ cache. Networks of the corpus that have no measured edits are measured first. At
 into `compiler/llm/data/schedules.xz`, and the best schedules of each layer into `known_layers.xz` in the same folder.
 Both are part of the repository. `--transformers` measures parts of transformers and deep dense layers instead of
 networks of all kinds. `--again` measures the networks of the corpus again, and no others, after the machine or the
-static compiler has changed: their schedules, as many new ones as for a new network, and new edits.
+static compiler has changed: networks whose cycles differ from the recorded ones get new measurements of their
+schedules, as many new schedules as a new network, and new edits.
 """
 
 import argparse
@@ -171,8 +172,9 @@ def _repeated(
     seed: int,
     share: Share,
 ) -> Iterator[Trajectory | None]:
-    """Yield new measurements of the known networks that have none in the journal."""
-    for number, (key, trajectory) in enumerate(sorted(known.items())):
+    """Yield new measurements of the known networks that have none in the journal, the most frequent machines first."""
+    order = sorted(known.items(), key=lambda each: (-TRAINING[each[0][0]][1], each[0]))
+    for number, (key, trajectory) in enumerate(order):
         if share.has(number) and key not in journal.done:
             yield measure_again(devices, trajectory, seed)
 

@@ -278,8 +278,9 @@ def measure(devices: Devices, machine: str, index: int, seed: int) -> Trajectory
 def measure_again(devices: Devices, trajectory: Trajectory, seed: int) -> Trajectory | None:
     """Measure the schedules of a trajectory under the current compiler and hardware, then new ones and new edits.
 
-    The first step is the current compiler's static schedule. Return None if the network no longer runs on the
-    configuration.
+    The first step is the current compiler's static schedule. If this is the recorded one, and it and the best recorded
+    schedule take the recorded cycles (within 2%), the trajectory is returned unchanged. Return None if the network no
+    longer runs on the configuration.
 
     Raises
     ------
@@ -292,6 +293,8 @@ def measure_again(devices: Devices, trajectory: Trajectory, seed: int) -> Trajec
     except InputError:
         return None
     known = [trajectory.schedules(number) for number in range(len(trajectory.steps))]
+    if sampler.is_current(trajectory):
+        return trajectory
     found = sampler.measure(trajectory.index, known)
     return None if found is None else with_edits(devices, found, seed)
 
@@ -310,6 +313,10 @@ def with_edits(devices: Devices, trajectory: Trajectory, seed: int) -> Trajector
             devices, trajectory, random.Random(f"{seed} {trajectory.machine} {trajectory.index} edits")
         ),
     )
+
+
+#: Relative difference of cycles up to which a measurement is that of the current machine.
+_TOLERANCE = 0.02
 
 
 class _ScheduleSampler:
@@ -370,6 +377,22 @@ class _ScheduleSampler:
             if found is not None:
                 add(base, *found)
         return trajectory
+
+    def is_current(self, trajectory: Trajectory) -> bool:
+        """Return True if the static schedule is the recorded one, and it and the best one take the recorded cycles."""
+        first = self.harness.first.schedule
+        if [first.layers[name] for name in self.names] != trajectory.schedules(0):
+            return False
+        costs = [step.cycles for step in trajectory.steps]
+        for number in dict.fromkeys((0, costs.index(min(costs)))):
+            layers = dict(zip(self.names, trajectory.schedules(number), strict=True))
+            try:
+                measured = self.harness.measure(self.harness.prepared.network(replace(first, layers=layers)))
+            except InputError:  # the schedule no longer fits
+                return False
+            if measured is None or abs(measured.cycles - costs[number]) > _TOLERANCE * costs[number]:
+                return False
+        return True
 
     def _single_change(
         self, schedules: Sequence[Schedule], layers: Sequence[LayerSchedule]

@@ -31,6 +31,10 @@ def test_known_schedules_are_measured_again(devices, walk):
     assert len(cycles) > len(walk.steps)  # new schedules follow
 
 
+def test_a_trajectory_with_current_cycles_is_unchanged(devices, walk):
+    assert measure_again(devices, walk, 3) is walk
+
+
 def test_the_first_step_is_the_current_static_schedule(devices, trajectory):
     other = {"rows": 1 if trajectory.first[0].get("rows") != 1 else 2}
     outdated = replace(trajectory, first=[trajectory.first[0] | other])
