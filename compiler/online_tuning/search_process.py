@@ -27,6 +27,8 @@ _IDLE_S = 1.0
 T = TypeVar("T")
 #: Seconds within which the process must exit after the end message, and after SIGTERM.
 _EXIT_TIMEOUT_S, _TERMINATE_TIMEOUT_S = 2, 20
+#: Seconds after which SystemExit is raised again if Python has discarded it.
+_RETRY_S = 0.01
 
 
 class LostError(MlaError):
@@ -115,12 +117,31 @@ class SearchProcess(SearchClient):
             raise LostError("the search process has ended unexpectedly") from error
 
 
+def exit_on_sigterm() -> None:
+    """Raise SystemExit at SIGTERM, which unwinds the stack, so that the simulators close.
+
+    Python discards an exception that is raised in a callback of the garbage collector or of an import; SystemExit is
+    then raised again a little later.
+    """
+    previous = sys.unraisablehook
+
+    def again(unraisable: "sys.UnraisableHookArgs") -> None:
+        if isinstance(unraisable.exc_value, SystemExit):
+            signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
+        else:
+            previous(unraisable)
+
+    sys.unraisablehook = again
+    for each in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(each, lambda *_: sys.exit())
+
+
 def _work(job: SearchJob, connection: Connection) -> None:
     """Execute orders until the end message or until the connection closes."""
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C is handled by the serving process, which ends this one
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # unwinds the stack, so that the simulators close
+    exit_on_sigterm()
     searcher = SearchWorker(job)
     try:
         with suppress(EOFError, OSError):
@@ -138,7 +159,8 @@ def _work(job: SearchJob, connection: Connection) -> None:
                 with suppress(MlaError):
                     searcher.learn_policy()
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for each in (signal.SIGTERM, signal.SIGALRM):
+            signal.signal(each, signal.SIG_IGN)
         searcher.close()
 
 

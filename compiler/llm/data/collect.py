@@ -1,7 +1,7 @@
 """Collection of training data: measurement of small networks along trajectories of schedules and of edits."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -275,6 +275,30 @@ def measure(devices: Devices, machine: str, index: int, seed: int) -> Trajectory
     return None if trajectory is None else with_edits(devices, trajectory, seed)
 
 
+def measure_again(devices: Devices, trajectory: Trajectory, seed: int) -> Trajectory | None:
+    """Measure the schedules of a trajectory under the current compiler and hardware, then new ones and new edits.
+
+    The first step is the current compiler's static schedule. If this is the recorded one, and it and the best recorded
+    schedule take the recorded cycles (within 2%), the trajectory is returned unchanged. Return None if the network no
+    longer runs on the configuration.
+
+    Raises
+    ------
+    WorkError
+        A simulator process died.
+    """
+    rng = random.Random(f"{seed} {trajectory.machine} {trajectory.index} again")
+    try:
+        sampler = _ScheduleSampler(devices, trajectory.machine, trajectory.point, rng)
+    except InputError:
+        return None
+    known = [trajectory.schedules(number) for number in range(len(trajectory.steps))]
+    if sampler.is_current(trajectory):
+        return trajectory
+    found = sampler.measure(trajectory.index, known)
+    return None if found is None else with_edits(devices, found, seed)
+
+
 def with_edits(devices: Devices, trajectory: Trajectory, seed: int) -> Trajectory:
     """Return a trajectory with measured edits of one of its programs, if any can be edited.
 
@@ -289,6 +313,10 @@ def with_edits(devices: Devices, trajectory: Trajectory, seed: int) -> Trajector
             devices, trajectory, random.Random(f"{seed} {trajectory.machine} {trajectory.index} edits")
         ),
     )
+
+
+#: Relative difference of cycles up to which a measurement is that of the current machine.
+_TOLERANCE = 0.02
 
 
 class _ScheduleSampler:
@@ -308,8 +336,17 @@ class _ScheduleSampler:
             self.harness.prepared.config, self.harness.stages, self.harness.machine.conditions.dram
         )
 
-    def measure(self, index: int) -> Trajectory | None:
-        """Measure the steps of a trajectory, fewer if no new schedule is found; return None if the first step fails."""
+    def measure(self, index: int, known: Iterable[Sequence[LayerSchedule]] = ()) -> Trajectory | None:
+        """Measure the steps of a trajectory, fewer if no new schedule is found; return None if the first step fails.
+
+        Parameters
+        ----------
+        index : int
+            Number of the network.
+        known : iterable of sequence of LayerSchedule
+            Schedules of all layers to measure before new ones. Left out are those that do not compile, and those that
+            differ from every earlier step in more than one layer.
+        """
         first = self.harness.first.schedule
         layers = [first.layers[name] for name in self.names]
         trajectory = Trajectory(self.name, index, self.point, [non_default(each) for each in layers])
@@ -319,33 +356,76 @@ class _ScheduleSampler:
         schedules, costs = [first], [measured.cycles]
         trajectory.steps.append(self.harness.step(-1, -1, {}, measured))
         seen = {first.to_json()}
-        for _ in range(_TRAJECTORY_STEPS + _STEPS_PER_FURTHER_LAYER * (len(self.names) - 1)):
-            best = costs.index(min(costs))
-            base = self.rng.randrange(len(costs)) if self.rng.random() < _RANDOM_BASE_SHARE else best
-            found = self._next(schedules[base], seen)
-            if found is None:
-                continue
-            layer, schedule, measured = found
+
+        def add(base: int, layer: str, schedule: Schedule, measured: Measurement) -> None:
             changes = changed_fields(schedule.layers[layer], schedules[base].layers[layer])
             trajectory.steps.append(self.harness.step(base, self.names.index(layer), changes, measured))
             schedules.append(schedule)
             costs.append(measured.cycles)
+
+        for layers in known:
+            change = self._single_change(schedules, layers)
+            if change is None:
+                continue
+            base, layer, schedule = change
+            if (measured := self._measure_new(schedule, seen)) is not None:
+                add(base, layer, schedule, measured)
+        for _ in range(_TRAJECTORY_STEPS + _STEPS_PER_FURTHER_LAYER * (len(self.names) - 1)):
+            best = costs.index(min(costs))
+            base = self.rng.randrange(len(costs)) if self.rng.random() < _RANDOM_BASE_SHARE else best
+            found = self._next(schedules[base], seen)
+            if found is not None:
+                add(base, *found)
         return trajectory
+
+    def is_current(self, trajectory: Trajectory) -> bool:
+        """Return True if the static schedule is the recorded one, and it and the best one take the recorded cycles."""
+        first = self.harness.first.schedule
+        if [first.layers[name] for name in self.names] != trajectory.schedules(0):
+            return False
+        costs = [step.cycles for step in trajectory.steps]
+        for number in dict.fromkeys((0, costs.index(min(costs)))):
+            layers = dict(zip(self.names, trajectory.schedules(number), strict=True))
+            try:
+                measured = self.harness.measure(self.harness.prepared.network(replace(first, layers=layers)))
+            except InputError:  # the schedule no longer fits
+                return False
+            if measured is None or abs(measured.cycles - costs[number]) > _TOLERANCE * costs[number]:
+                return False
+        return True
+
+    def _single_change(
+        self, schedules: Sequence[Schedule], layers: Sequence[LayerSchedule]
+    ) -> tuple[int, str, Schedule] | None:
+        """Return the index of a schedule that differs from `layers` in one layer, the layer, and the new schedule."""
+        if len(layers) != len(self.names):  # other layers are fused today
+            return None
+        for base, schedule in enumerate(schedules):
+            differs = [
+                (name, layer)
+                for name, layer in zip(self.names, layers, strict=True)
+                if schedule.layers[name] != layer
+            ]
+            if len(differs) == 1:
+                return base, differs[0][0], with_layer(schedule, *differs[0])
+        return None
+
+    def _measure_new(self, schedule: Schedule, seen: set[str]) -> Measurement | None:
+        """Measure a schedule that is not in `seen`, and add it; return None if it is, does not fit or is wrong."""
+        if (text := schedule.to_json()) in seen:
+            return None
+        seen.add(text)
+        try:
+            return self.harness.measure(self.harness.prepared.network(schedule))
+        except InputError:  # the schedule does not fit
+            return None
 
     def _next(self, base: Schedule, seen: set[str]) -> tuple[str, Schedule, Measurement] | None:
         """Measure a new schedule that differs from `base` in one layer; return None if none is found."""
         for _ in range(_MAX_TRAJECTORY_ATTEMPTS):
             layer = self.rng.choice(self.names)
             schedule = with_layer(base, layer, self._changed(self.spaces[layer], base.layers[layer]))
-            text = schedule.to_json()
-            if text in seen:
-                continue
-            seen.add(text)
-            try:
-                network = self.harness.prepared.network(schedule)
-            except InputError:  # the schedule does not fit
-                continue
-            if (measured := self.harness.measure(network)) is not None:
+            if (measured := self._measure_new(schedule, seen)) is not None:
                 return layer, schedule, measured
         return None
 
