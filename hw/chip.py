@@ -93,6 +93,7 @@ class Chip(wiring.Component):
         connect(m, queue.semaphores, semaphores.units[unit])
         m.d.comb += [
             engine.payload.eq(queue.output.payload),
+            queue.visible.eq(datapath.visible[unit]),
             queue.done.eq(datapath.done[unit]),
             queue.flush.eq(control.flush),
             queue.word_valid.eq(core.word_valid[unit]),

@@ -17,6 +17,8 @@ from hw.units.store.unit import StoreUnit
 
 #: State of MATRIX from which the cause of each array cycle is determined.
 MATRIX_STATE = ("row_entering", "wait_weights", "weight_shift", "in_flight")
+#: Units whose results are visible before a command is done.
+_EARLY = ("load", "matrix", "fuse")
 #: Statistics of the last commands that programs can read.
 RESULTS_LAYOUT = data.StructLayout(
     {
@@ -41,8 +43,9 @@ class Datapath(wiring.Component):
     -------
     load, matrix, fuse, store : In(stream)
         Commands that may start.
-    done : Out(4)
-        One bit for each unit: one-cycle pulse when the results of a command are complete and visible.
+    visible, done : Out(4)
+        One bit for each unit: one-cycle pulse when the results of a command are visible to commands that start in the
+        next cycle, and when the command is complete.
     abort : In(1), dma_busy : Out(2)
         `abort` makes LOAD and STORE discard their commands; `dma_busy` is high for a unit with bursts in flight or
         commands in progress (bit 0 LOAD, bit 1 STORE).
@@ -72,6 +75,7 @@ class Datapath(wiring.Component):
         super().__init__(
             {
                 **{unit.name.lower(): In(command_stream(unit)) for unit in Unit},
+                "visible": Out(len(Unit)),
                 "done": Out(len(Unit)),
                 "abort": In(1),
                 "dma_busy": Out(2),
@@ -113,6 +117,7 @@ class Datapath(wiring.Component):
             m.submodules[name] = unit
             connect(m, flipped(getattr(self, name)), unit.cmd)
             m.d.comb += [
+                self.visible[Unit[name.upper()]].eq(getattr(unit, "visible" if name in _EARLY else "done")),
                 self.done[Unit[name.upper()]].eq(unit.done),
                 getattr(self, f"{name}_events").eq(unit.events),
                 getattr(self, f"{name}_active").eq(unit.active),

@@ -34,6 +34,8 @@ class BurstWalk(wiring.Component):
         Commands, with the layout walk_layout(ADDRESSES, CONTEXT).
     request : Out(stream of REQUEST)
         Stream of bursts; an offered burst remains valid until it is accepted, regardless of `allow` and `stop`.
+    emits, emitted_len : Out
+        High if a burst is offered from the next cycle on; its number of beats minus one.
     allow : In
         High if another request may be offered.
     stop : In
@@ -48,6 +50,8 @@ class BurstWalk(wiring.Component):
             {
                 "walk": In(stream.Signature(walk_layout(ADDRESSES, CONTEXT))),
                 "request": Out(stream.Signature(REQUEST)),
+                "emits": Out(1),
+                "emitted_len": Out(8),
                 "allow": In(1),
                 "stop": In(1),
                 "active": Out(1),
@@ -77,6 +81,8 @@ class BurstWalk(wiring.Component):
             size.eq(Mux(fits, left, room)),
             emit.eq(valid & self.allow & ~self.stop & (~request.valid | request.ready)),
             line.ready.eq(vacancy(valid, emit & fits, late)),
+            self.emits.eq(emit),
+            self.emitted_len.eq(size),
             self.active.eq(line.valid | valid | request.valid),
         ]
         with m.If(self.stop):

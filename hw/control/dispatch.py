@@ -36,7 +36,7 @@ class Dispatch(wiring.Component):
     A look-up begins after the previous program has halted, so that guards observe its statistics. The chosen segment is
     claimed from the cycle in which its state is evaluated until the program ends.
 
-    Latency: 4 cycles from `macro` to `start` if the first candidate is chosen without a guard, 6 with a guard; each
+    Latency: 3 cycles from `macro` to `start` if the first candidate is chosen without a guard, 6 with a guard; each
     candidate before the chosen one takes 2 cycles if it is not valid, else 4. Throughput: one macro-instruction at a
     time.
 
@@ -211,6 +211,7 @@ class Dispatch(wiring.Component):
             m.d.comb += self.table_hold.eq(1)
             m.d.sync += at.entry.eq(self.table_entry)
             m.next = "GUARD"
+            self._unguarded(m)
         with m.State("GUARD"):
             m.d.comb += [self.table_hold.eq(1), rejected.eq(~at.entry.candidate.valid)]
             m.d.sync += self.lookup_index.eq(at.entry.candidate.segment)
@@ -227,6 +228,13 @@ class Dispatch(wiring.Component):
             m.d.comb += [self.table_hold.eq(1), rejected.eq(~guard.holds)]
             m.next = chosen
             self._reject(m, rejected, at, last)
+
+    def _unguarded(self, m: Module) -> None:
+        """In the cycle in which an entry is read, choose it if it has no guard."""
+        candidate = self.table_entry.candidate
+        with m.If(self.enable & candidate.valid & (candidate.compare == int(Compare.ALWAYS))):
+            m.d.sync += self.lookup_index.eq(candidate.segment)
+            m.next = "CLAIM"
 
     def _reject(self, m: Module, rejected: Signal, at: Lookup, last: int) -> None:
         with m.If(~self.enable):
@@ -292,7 +300,8 @@ class PipelinedDispatch(Dispatch):
     `SegmentHost` receives a claim two cycles late. The segment is therefore claimed for two cycles before its entry
     is evaluated; the entry is read in the last of these cycles.
 
-    Latency: three cycles more than `Dispatch` from the choice to `start`, and one cycle more for a guard. Throughput:
+    Latency: three cycles more than `Dispatch` from the choice to `start`, and one cycle more for a guard and for a
+    choice without a guard. Throughput:
     as for `Dispatch`. Parameters and members are those of `Dispatch`.
     """
 
@@ -306,3 +315,6 @@ class PipelinedDispatch(Dispatch):
             with m.State(state):
                 m.next = following
         return info
+
+    def _unguarded(self, m: Module) -> None:
+        pass

@@ -9,6 +9,7 @@ from hw.config import MlaConfig
 from hw.control.layouts import HEADER_LAYOUT, MACRO_LAYOUT
 from hw.isa.macro_instruction import MAGIC, OPERAND_WORD
 from hw.isa.micro_instruction import MAX_OPERANDS
+from hw.lib.pipeline import pipeline_domain
 from hw.lib.ram import Ram
 
 #: Number of words of a slot that are read.
@@ -27,13 +28,13 @@ class RingSlots(wiring.Component):
     that the slot after the next one will overwrite. Beats must not be requested for more than two slots that have not
     been released.
 
-    Latency: 2 cycles from the last needed beat to `valid`; 1 for an operand. Throughput: one beat per cycle; `r` is
-    always ready.
+    Latency: 1 cycle from the last needed beat to `valid` (2 with `pipelined`); 1 for an operand. Throughput: one beat
+    per cycle; `r` is always ready.
 
     Parameters
     ----------
     config : MlaConfig
-        Machine configuration; uses `n`, the width of the bus in bytes.
+        Machine configuration; uses `n`, the width of the bus in bytes, and `pipelined`.
 
     Members
     -------
@@ -49,7 +50,7 @@ class RingSlots(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
-        self.n = config.n
+        self.n, self._late = config.n, config.pipelined
         self.beat_words = config.n // 4
         self.slot_beats = self.beats(config)
         super().__init__(
@@ -72,47 +73,51 @@ class RingSlots(wiring.Component):
         m = Module()
         m.d.comb += self.r.ready.eq(1)
         beat, half = Signal(range(self.slot_beats)), Signal()  # index and buffer half of the next beat
-        got, needed, fault, open_half = (
-            Signal(range(self.slot_beats + 1)),
-            Signal(range(self.slot_beats + 1)),
-            Signal(),
-            Signal(),
+        count = range(self.slot_beats + 1)
+        arrived = Signal(
+            data.StructLayout({"valid": 1, "first": 1, "bad": 1, "half": 1, "got": count, "needed": count})
         )
-        pending, offered = (
-            Signal(),
-            Signal(2),
-        )  # number of beats received; high if the slot being received is not yet offered; halves that are offered
-        oldest, enough = Signal(), Signal()
+        # Number of beats that the slot needs; whether it has an error; high if it is not yet offered.
+        needed, fault, pending = Signal(count), Signal(), Signal()
+        wanted, faulty, waits = Signal(count), Signal(), Signal()
+        # Halves that are offered; the half that is offered first; high if the needed beats have arrived.
+        offered, oldest, enough = Signal(2), Signal(), Signal()
         slots = [Signal(SLOT_LAYOUT, name=f"slot{i}") for i in range(2)]
+        bad = self.r.p.resp[RESP_ERROR_BIT]
+        domain = pipeline_domain(m, self._late)
+        domain += [
+            arrived.valid.eq(self.r.valid),
+            arrived.first.eq(beat == 0),
+            arrived.bad.eq(bad),
+            arrived.half.eq(half),
+            arrived.got.eq(beat + 1),
+            arrived.needed.eq(Mux(bad, 1, self._needed(m))),
+        ]
         m.d.comb += [
-            enough.eq(pending & (got >= needed)),
+            wanted.eq(Mux(arrived.first, arrived.needed, needed)),
+            waits.eq(arrived.first | pending),
+            faulty.eq(arrived.bad | (fault & ~arrived.first)),
+            enough.eq(arrived.valid & waits & (arrived.got >= wanted)),
             self.valid.eq(offered.bit_select(oldest, 1)),
             self.slot.eq(Mux(oldest, slots[1].as_value(), slots[0].as_value())),
         ]
+        with m.If(arrived.valid):
+            m.d.sync += [needed.eq(wanted), fault.eq(faulty), pending.eq(waits & ~enough)]
         with m.If(enough):
-            m.d.sync += [pending.eq(0), offered.bit_select(open_half, 1).eq(1)]
+            m.d.sync += offered.bit_select(arrived.half, 1).eq(1)
             for i, slot in enumerate(slots):
-                with m.If(open_half == i):
-                    m.d.sync += slot.fault.eq(fault)
+                with m.If(arrived.half == i):
+                    m.d.sync += slot.fault.eq(faulty)
         with m.If(self.release):
             m.d.sync += [offered.bit_select(oldest, 1).eq(0), oldest.eq(~oldest)]
         with m.If(self.r.valid):
-            bad = self.r.p.resp[RESP_ERROR_BIT]
-            m.d.sync += [beat.eq(beat + 1), got.eq(beat + 1)]
+            m.d.sync += beat.eq(beat + 1)
             with m.If(beat == self.slot_beats - 1):
                 m.d.sync += [beat.eq(0), half.eq(~half)]
             with m.If(beat == 0):
-                m.d.sync += [
-                    pending.eq(1),
-                    open_half.eq(half),
-                    fault.eq(bad),
-                    needed.eq(Mux(bad, 1, self._needed(m))),
-                ]
                 for i, slot in enumerate(slots):
                     with m.If(half == i):
                         m.d.sync += slot.header.eq(self.r.p.data[:32])
-            with m.Elif(bad):
-                m.d.sync += fault.eq(1)
         self._operands(m, beat, half, oldest)
         return m
 
@@ -158,14 +163,16 @@ class RingFetch(wiring.Component):
     A whole slot is read, in one burst if `max_burst` permits, and offered as soon as its header and the operands that
     the header announces have arrived.
 
-    Latency: 3 cycles from `head` to the request, 2 from the last needed beat to `macro`. Throughput: one
+    Latency: 2 cycles from `head` to the request, 1 from the last needed beat to `macro`; with `pipelined`, one more
+    cycle each. Throughput: one
     macro-instruction per bus latency; no cycle is lost if each macro-instruction runs longer than the read of its
     successor takes.
 
     Parameters
     ----------
     config : MlaConfig
-        Machine configuration; uses `n`, the width of the bus in bytes, and `max_burst`, the maximum length of a burst.
+        Machine configuration; uses `n`, the width of the bus in bytes, `max_burst`, the maximum length of a burst, and
+        `pipelined`.
 
     Members
     -------
@@ -225,9 +232,10 @@ class RingFetch(wiring.Component):
             slots.operand_addr.eq(self.operand_addr),
             self.operand_data.eq(slots.operand_data),
         ]
+        domain = pipeline_domain(m, self.config.pipelined)
+        domain += differs.eq(number != self.head)
         m.d.sync += [
             self.mask.eq((1 << self.log2) - 1),
-            differs.eq(number != self.head),
             self.more.eq(differs | (held != 0)),
             taken.eq(taken + released),
             held.eq(held + requested - released),
@@ -242,7 +250,7 @@ class RingFetch(wiring.Component):
         burst = min(RingSlots.beats(self.config), self.config.max_burst)
         bursts = -(-RingSlots.beats(self.config) // burst)
         left = Signal(range(bursts + 1))
-        # `differs` is one cycle later than the index; state REQUEST accounts for this.
+        # `differs` may be one cycle later than the index; state REQUEST accounts for this.
         with m.FSM(name="request"):
             with m.State("IDLE"):
                 m.d.sync += [

@@ -46,14 +46,16 @@ class Decoder(wiring.Component):
     -------
     cmd : In(command)
         FUSE command to decode.
-    read, source, op, requant, table, residual, table2, reduce, post, writer : Out
+    may_leave : In(1)
+        High if a command that ends with step 3 may leave the pipeline there.
+    read, source, op, requant, table, exit, residual, table2, reduce, post, writer : Out
         Controls of each stage (see hw.fuse.layouts).
     """
 
     def __init__(self, config: MlaConfig):
         self._n = config.n
         layouts = {name: Out(layout) for name, layout in controls(config.n).items()}
-        super().__init__({"cmd": In(command_layout(Unit.FUSE)), **layouts})
+        super().__init__({"cmd": In(command_layout(Unit.FUSE)), "may_leave": In(1), **layouts})
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -152,7 +154,8 @@ class Decoder(wiring.Component):
             every = count == 0
             m.d.comb += mask.eq(Cat(every | (count > lane) for lane in range(self._n)))
             m.d.comb += [
-                stage[name].eq(mask) for stage in (self.requant, self.reduce, self.post, self.writer)
+                stage[name].eq(mask)
+                for stage in (self.requant, self.exit, self.reduce, self.post, self.writer)
             ]
 
     def _result(self, m: Module) -> None:
@@ -168,7 +171,13 @@ class Decoder(wiring.Component):
         unlimited = none | pair
         dtype = Mux(stage.d_dst, stage.d_dtype, Dtype.I32)
         scalar = stage.lane_reduce != Reduce.NONE
+        reduced = (stage.reduce != Reduce.NONE) | scalar
         m.d.comb += [
+            self.exit.early.eq(
+                self.may_leave & none & ~(stage.table_wide | stage.residual | stage.table2 | reduced)
+            ),
+            self.exit.low.eq(post.low),
+            self.exit.high.eq(post.high),
             self.reduce.reduce.eq(stage.reduce),
             self.reduce.lane_reduce.eq(stage.lane_reduce),
             post.bias.eq(Mux(none, 0, cmd.post_bias)),
@@ -204,7 +213,7 @@ class Decoder(wiring.Component):
             out.scaled.eq(cmd.src.requant != Requant.OFF),
             out.table.eq(stage.table | stage.table2),
             out.residual.eq(stage.residual),
-            out.reduced.eq((stage.reduce != Reduce.NONE) | scalar),
+            out.reduced.eq(reduced),
         ]
 
 

@@ -18,7 +18,7 @@ from hw.layouts import (
     limit_ports,
     windows_layout,
 )
-from hw.lib.pipeline import optional_register, pipeline_domain
+from hw.lib.pipeline import optional_register, pipeline_domain, pipeline_register
 from hw.sequencer.call_stack import CallStack
 from hw.sequencer.decode import Decode, PipelinedDecode
 from hw.sequencer.execute import Execute
@@ -44,7 +44,7 @@ PULSES = (
 class Core(wiring.Component):
     """Processor for micro-programs with three stages after the instruction store: fetch, decode, execute.
 
-    Latency: the first instruction is executed 4 cycles after the transfer of `start`; `halted` is high one cycle after
+    Latency: the first instruction is executed 3 cycles after the transfer of `start`; `halted` is high one cycle after
     HALT has been executed. Throughput: one instruction per cycle. A taken branch, a call or a loop entry takes 3
     additional cycles; RET, CALLP and a loop without iterations take 4; MUL takes 2; a second macro operand in one
     instruction takes 1. The iterations of a hardware loop take no additional cycles. ISSUE takes one cycle more than
@@ -153,8 +153,10 @@ class Core(wiring.Component):
         m.d.comb += [
             flush.eq(self.clear | started | redirect | ended),
             fetch.redirect.eq(boot | redirect),
-            fetch.target.eq(Mux(boot, frame.base, target)),
-            fetch.stop.eq(started | self.clear | ended),
+            fetch.target.eq(Mux(boot, frame.base if config.pipelined else self.start.p.base, target)),
+            fetch.stop.eq(
+                (self.clear | ended | started) if config.pipelined else (self.clear | ended) & ~boot
+            ),
             fetch.take.eq(read.take),
             self.fetch_addr.eq(fetch.fetch_addr),
             self.fetch_en.eq(fetch.fetch_en),
@@ -196,13 +198,13 @@ class Core(wiring.Component):
         high if `running` is high and `frozen` is low. It is a separate register, because every effect of an instruction
         depends on this condition.
         """
-        boot, ended, last = Signal(), Signal(), Signal()
+        ended, last = Signal(), Signal()
         m.d.comb += [
             self.start.ready.eq(~self.running & ~self.trap.valid & ~frozen),
             started.eq(self.start.valid & self.start.ready),
             last.eq(execute.halt | execute.trap),
         ]
-        m.d.sync += [boot.eq(started), ended.eq(last), self.halted.eq(execute.halt)]
+        m.d.sync += [ended.eq(last), self.halted.eq(execute.halt)]
         with m.If(self.clear):
             m.d.sync += [self.running.eq(0), active.eq(0), frozen.eq(0), self.trap.valid.eq(0)]
         with m.Else():
@@ -232,7 +234,7 @@ class Core(wiring.Component):
             m.d.sync += self.tag.eq(self.start.p.tag)
         with m.Elif(execute.set_tag):
             m.d.sync += self.tag.eq(execute.total)
-        return boot & active, ended
+        return (pipeline_register(m, "boot", started) & active if self.config.pipelined else started), ended
 
     def _report(
         self, m: Module, execute: Execute, issue: CommandIssue, x: Value, frame: Value, active: Signal

@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.isa.commands import UNIT_FIELDS
-from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
+from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 from hw.layouts import (
     CLEAR_WORD,
     DERIVED,
@@ -118,16 +118,20 @@ class WordQueue(wiring.Component):
 
 #: Maximum number of commands of one unit that have started and not retired.
 STARTED_MAX = 16
+#: Number of semaphores that a unit signals to units; those to the sequencer have higher indices.
+_UNIT_SIGNALS = SEQUENCER * SEMAPHORES_PER_PAIR
 
 
 class CommandQueue(wiring.Component):
     """Queue of commands that have not started, and of the semaphore signals that started commands have yet to send.
 
     The head is offered to the engine once every semaphore for which it waits holds a token and every semaphore that it
-    signals has room. The transfer to the engine starts the command and takes the tokens. When the engine reports that
-    its oldest command is done, the signals of this command are sent.
+    signals has room. The transfer to the engine starts the command and takes the tokens. The signals of a command to
+    units are sent when the engine reports that its results are visible, those to the sequencer, which may read
+    statistics, when it reports that the command is done.
 
-    Latency: a command can start two cycles after it has been queued; its signals are sent in the cycle of `done`.
+    Latency: a command can start two cycles after it has been queued; its signals are sent in the cycles of `visible`
+    and `done`.
     Throughput: one command per cycle at each end.
 
     Parameters
@@ -145,8 +149,11 @@ class CommandQueue(wiring.Component):
         With `serial_commands`, words with the fields of the next command.
     output : Out
         Commands for the engine; only `flush` withdraws an offer.
+    visible : In
+        One-cycle pulse when the results of the oldest started command for which there was no pulse are visible to
+        commands that start in the next cycle.
     done : In
-        One-cycle pulse when the oldest started command is complete and its results are visible.
+        One-cycle pulse when the oldest started command is complete, in the cycle of its pulse of `visible` or later.
     semaphores : Out
         Port between this queue and the semaphores.
     flush : In
@@ -179,6 +186,7 @@ class CommandQueue(wiring.Component):
                 "word_valid": In(1),
                 "word": In(WORD_LAYOUT),
                 "output": Out(command_stream(unit)),
+                "visible": In(1),
                 "done": In(1),
                 "semaphores": Out(SemaphorePort()),
                 "flush": In(1),
@@ -282,19 +290,27 @@ class CommandQueue(wiring.Component):
         return allowed
 
     def _started(self, m: Module, start: Value) -> None:
-        """Add the ring of signals and tags of started commands."""
-        meta = self.output.payload.meta
-        owed = Cat(meta.signal, meta.tag, meta.macro)
-        m.submodules.owed = ram = Ram(width=len(owed), depth=STARTED_MAX, comb=True)
-        signal = Signal.like(meta.signal)
+        """Add the rings of signals and tags of started commands."""
+        meta, write = self.output.payload.meta, _pointer(m, "owed_write", STARTED_MAX, start, self.flush)
+        rings = (
+            ("owed", meta.signal[:_UNIT_SIGNALS], self.visible),
+            ("ending", Cat(meta.signal[_UNIT_SIGNALS:], meta.tag, meta.macro), self.done),
+        )
+        results = []
+        for name, stored, leaves in rings:
+            m.submodules[name] = ram = Ram(width=len(stored), depth=STARTED_MAX, comb=True)
+            m.d.comb += [
+                ram.w_addr.eq(write),
+                ram.w_en.eq(start),
+                ram.r0_addr.eq(_pointer(m, f"{name}_read", STARTED_MAX, leaves, self.flush)),
+                ram.w_data.eq(stored),
+            ]
+            results.append(ram.r0_data)
+        to_sequencer = Signal(SEMAPHORES_PER_PAIR)
         m.d.comb += [
-            ram.w_addr.eq(_pointer(m, "owed_write", STARTED_MAX, start, self.flush)),
-            ram.w_en.eq(start),
-            ram.r0_addr.eq(_pointer(m, "owed_read", STARTED_MAX, self.done, self.flush)),
-            ram.w_data.eq(owed),
-            Cat(signal, self.retired_tag, self.retired_macro).eq(ram.r0_data),
+            Cat(to_sequencer, self.retired_tag, self.retired_macro).eq(results[1]),
             self.retired.eq(self.done),
-            self.semaphores.give.eq(Mux(self.done, signal, 0)),
+            self.semaphores.give.eq(Cat(Mux(self.visible, results[0], 0), Mux(self.done, to_sequencer, 0))),
         ]
         with m.If(self.flush):
             m.d.sync += self.in_flight.eq(0)
@@ -316,7 +332,7 @@ class CommandQueue(wiring.Component):
             self.output.valid.eq(may & (self.in_flight != STARTED_MAX)),
             port.take.eq(Mux(self.started, meta.wait, 0)),
             port.owe.eq(Mux(self.started, meta.signal, 0)),
-            port.step.eq(self.started | self.done),
+            port.step.eq(self.started | self.visible | self.done),
             self.idle.eq(empty & none_started),
             self.stuck.eq(none_started & ~may & ~self._coming),
             self.head_waits.eq(

@@ -16,6 +16,7 @@ from hw.fuse.statistics import Statistics
 from hw.fuse.writer import PipelinedWriter, Writer
 from hw.isa.enums import Unit
 from hw.layouts import command_stream, event_layout
+from hw.lib.pipeline import pipeline_domain
 from hw.memory.ports import AccReadPort, AccWritePort, SlotWritePort, SpReadPort, SpWritePort
 
 
@@ -26,9 +27,9 @@ class FuseUnit(wiring.Component):
     stage ever stalls. Up to COMMANDS commands are in the pipeline at the same time; each beat carries the index of its
     command.
 
-    Latency: pipeline.latency(config) plus about eight cycles from a command to its first write. Throughput: one row
-    every fuse_rate cycles, or fewer rows if the scratchpad reads, the accumulator reads or the writes of a row take
-    longer.
+    Latency: pipeline.latency(config), or pipeline.early_latency() for a command without later steps, plus about eight
+    cycles from a command to its first write. Throughput: one row every fuse_rate cycles, or fewer rows if the
+    scratchpad reads, the accumulator reads or the writes of a row take longer.
 
     Parameters
     ----------
@@ -39,8 +40,10 @@ class FuseUnit(wiring.Component):
     -------
     cmd : In(stream)
         Commands whose semaphore tokens have been taken.
+    visible : Out(1)
+        High if the last write of a command is accepted; all its writes are visible to reads two cycles later.
     done : Out(1)
-        High if the oldest command has finished; all its writes are then visible.
+        High if the oldest command has finished, including its statistics.
     rows, zeros, min, max : Out(32)
         Statistics of the last finished command.
     sp_read, sp_write, acc_read, acc_write : Out
@@ -63,6 +66,7 @@ class FuseUnit(wiring.Component):
         super().__init__(
             {
                 "cmd": In(command_stream(Unit.FUSE)),
+                "visible": Out(1),
                 "done": Out(1),
                 **{name: Out(32) for name in ("rows", "zeros", "min", "max")},
                 "sp_read": Out(SpReadPort(config)),
@@ -96,8 +100,13 @@ class FuseUnit(wiring.Component):
         """Accept commands, and send the decoded controls to every stage."""
         walker = self._walker
         m.submodules.decoder = decoder = Decoder(self._config)
+        m.submodules.inside = inside = InFlightCommands()
         wiring.connect(m, wiring.flipped(self.cmd), walker.cmd)
-        m.d.comb += [decoder.cmd.eq(self.cmd.payload), walker.read.eq(decoder.read)]
+        m.d.comb += [
+            decoder.cmd.eq(self.cmd.payload),
+            walker.read.eq(decoder.read),
+            decoder.may_leave.eq(inside.may_leave),
+        ]
         layouts = controls(self._config.n)
         targets = [(getattr(self._pipeline, f"controls_{stage}"), kind) for stage, kind in STAGES.items()]
         for target, kind in (*targets, (self._writer.controls, "writer")):
@@ -109,11 +118,13 @@ class FuseUnit(wiring.Component):
                 held.control.eq(getattr(decoder, kind)),
             ]
             m.d.comb += target.eq(held)
-        m.submodules.inside = inside = InFlightCommands()
         # The pipeline is disabled while it contains no command, which saves energy (and simulation time). Writes of
         # slots use its stages at any time, so they also enable it.
         m.d.sync += self._moving.eq(walker.load | inside.active | self.slot_write.valid)
-        adding = Signal()
+        report, written, adding = self._writer.report, Signal(), Signal()
+        m.d.comb += written.eq(report.valid & report.final)
+        late = pipeline_domain(m, self._config.pipelined)
+        late += self.visible.eq(written)
         m.d.comb += self._pipeline.adding.eq(adding)
         with m.If(walker.load & decoder.residual.enable):
             m.d.sync += adding.eq(1)
@@ -123,6 +134,8 @@ class FuseUnit(wiring.Component):
             inside.load.eq(walker.load),
             inside.index.eq(walker.index),
             inside.tag.eq(self.cmd.payload.meta.tag),
+            inside.early.eq(decoder.exit.early),
+            inside.written.eq(written),
             inside.done.eq(self.done),
             walker.room.eq(inside.room),
             self.active.eq(inside.active),

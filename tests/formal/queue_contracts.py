@@ -11,6 +11,7 @@ from hw.units.command_queue import STARTED_MAX, CommandQueue
 from tests.formal.axi_contracts import Contract
 
 CONFIG = MlaConfig(n=4, queue_depth=3)
+_UNIT_SIGNALS = SEQUENCER * SEMAPHORES_PER_PAIR
 _PER_PRODUCER = (SEQUENCER + 1) * SEMAPHORES_PER_PAIR
 
 
@@ -43,7 +44,8 @@ class QueueContract(Contract):
             Assert(start == (block.output.valid & block.output.ready)),
             Assert(port.take == (meta.wait & start.replicate(16))),
             Assert(port.owe == (meta.signal & start.replicate(20))),
-            Assert(done | (port.give == 0)),
+            Assert(block.visible | (port.give[:_UNIT_SIGNALS] == 0)),
+            Assert(done | (port.give[_UNIT_SIGNALS:] == 0)),
             Assert(port.step | ~Cat(port.take, port.owe, port.give).any()),
             Assert(~block.stuck | (~block.output.valid & (running == 0))),
         ]
@@ -63,18 +65,20 @@ class QueueOrderContract(Contract):
         m.d.sync += later.eq(1)
         with m.If(~later):
             m.d.sync += held.eq(pick)
-        pushes, starts, dones = Signal(8), Signal(8), Signal(8)
+        pushes, starts, shows, dones = Signal(8), Signal(8), Signal(8), Signal(8)
         command = Signal.like(block.input.payload.as_value())
         signal = Signal(20)
         push = block.input.valid & block.input.ready
         m.d.sync += [
             pushes.eq(pushes + push),
             starts.eq(starts + block.started),
+            shows.eq(shows + block.visible),
             dones.eq(dones + block.done),
         ]
         m.d.comb += [
             Assume(~block.flush),
-            Assume(~block.done | (dones < starts)),
+            Assume(~block.visible | (shows < starts)),
+            Assume(~block.done | (dones < shows + block.visible)),
             Assume(later | ~block.input.valid),
         ]
         with m.If(push & (pushes == held)):
@@ -84,8 +88,11 @@ class QueueOrderContract(Contract):
             ]
         with m.If(block.started & (starts == held)):
             m.d.comb += Assert(block.output.payload.as_value() == command)
+        give = block.semaphores.give
+        with m.If(block.visible & (shows == held)):
+            m.d.comb += Assert(give[:_UNIT_SIGNALS] == signal[:_UNIT_SIGNALS])
         with m.If(block.done & (dones == held)):
-            m.d.comb += Assert(block.semaphores.give == signal)
+            m.d.comb += Assert(give[_UNIT_SIGNALS:] == signal[_UNIT_SIGNALS:])
 
 
 class SemaphoreContract(Contract):

@@ -37,9 +37,9 @@ class LoadUnit(wiring.Component):
     -------
     cmd : In(command_stream(Unit.LOAD))
         Legal commands whose semaphore tokens have been taken.
-    done : Out
-        One-cycle pulse when a command retires; all its data are visible to reads that are granted in this cycle or
-        later.
+    visible, done : Out
+        One-cycle pulses: when the data of a command are visible to reads that are granted in the next cycle or later,
+        and when a command retires, at the earliest one cycle later (with `pipelined`, in the same cycle).
     ar : Out(stream of BURST), r : In(stream of read_beat)
         Read channels of the bus: addresses and data.
     sp_write : Out(SpWritePort), slot_write : Out(SlotWritePort)
@@ -66,6 +66,7 @@ class LoadUnit(wiring.Component):
         super().__init__(
             {
                 "cmd": In(command_stream(Unit.LOAD)),
+                "visible": Out(1),
                 "done": Out(1),
                 "ar": Out(stream.Signature(BURST)),
                 "r": In(stream.Signature(read_beat(config))),
@@ -107,6 +108,7 @@ class LoadUnit(wiring.Component):
             self.ar.payload.addr.eq(requests.request.payload.addr),
             self.ar.payload.len.eq(requests.request.payload.len),
             self.active_tag.eq(writer.tag),
+            self.visible.eq(writer.visible),
             self.done.eq(writer.done),
             writer.tag_busy.eq(self.tag_busy),
             writer.next_valid.eq(receiver.next_valid),

@@ -65,6 +65,8 @@ class LoadWriter(wiring.Component):
         Beats with the information about their lines.
     sp_write : Out(SpWritePort), slot_write : Out(SlotWritePort)
         Write ports of the scratchpad, and of the parameter slots and tables.
+    visible : Out
+        High if the last write of a command is granted in this cycle; with `pipelined`, equal to `done`.
     done : Out
         High if the last write of a command was granted in the previous cycle.
     kept : Out
@@ -89,6 +91,7 @@ class LoadWriter(wiring.Component):
                 "item": In(stream.Signature(item_layout(config))),
                 "sp_write": Out(SpWritePort(config)),
                 "slot_write": Out(SlotWritePort(config)),
+                "visible": Out(1),
                 "done": Out(1),
                 "kept": Out(config.n.bit_length()),
                 "tag": Out(6),
@@ -135,10 +138,13 @@ class LoadWriter(wiring.Component):
         m.d.comb += end.eq(Mux(column.valid, transposer.end, item.end & to_sp))
         with m.If(self.clear | port.ready):
             m.d.sync += waiting_end.eq(end & port.valid & ~self.clear)
+        ends = Signal()
+        m.d.comb += [
+            ends.eq(~self.clear & ((go & item.end & ~item.collect & ~to_sp) | (waiting_end & port.ready))),
+            self.visible.eq(self.done if self._config.pipelined else ends),
+        ]
         m.d.sync += [
-            self.done.eq(
-                ~self.clear & ((go & item.end & ~item.collect & ~to_sp) | (waiting_end & port.ready))
-            ),
+            self.done.eq(ends),
             self.kept.eq(Mux(go & ~item.bad & ~self.clear, item.kept, 0)),
         ]
         wanted = Signal(6)

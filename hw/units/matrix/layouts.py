@@ -11,6 +11,10 @@ ROW_AFTER = 4  # the operands of the row are in a register; `swap` reaches the a
 ENTRY_AFTER = 5  # the row enters the array
 STATISTICS_AFTER = 6  # the zeros of the row have been counted; its events are output
 
+#: Number of cycles from a signal to FUSE to the first read of the accumulator by a command that waits for it: the count
+#: of the semaphore, the start of the command, the first point, its request.
+VISIBLE_BEFORE = 3
+
 
 def update_after(n: int) -> int:
     """Return the number of cycles from the issue of a row to its request to the accumulator."""

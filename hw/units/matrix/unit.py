@@ -43,6 +43,9 @@ class MatrixUnit(wiring.Component):
     -------
     cmd : In(command_stream(Unit.MATRIX))
         Commands whose semaphores permit a start; they are accepted even while earlier commands are in progress.
+    visible : Out(1)
+        One-cycle pulse for each command, in order, VISIBLE_BEFORE cycles before `done`. FUSE reads no sum earlier than
+        VISIBLE_BEFORE cycles after a signal to it.
     done : Out(1)
         One-cycle pulse for each command, in order, in the first cycle in which FUSE may read all results of the
         command.
@@ -69,6 +72,7 @@ class MatrixUnit(wiring.Component):
         super().__init__(
             {
                 "cmd": In(command_stream(Unit.MATRIX)),
+                "visible": Out(1),
                 "done": Out(1),
                 "zeros": Out(32),
                 "act": Out(SpReadPort(config)),
@@ -145,6 +149,7 @@ class MatrixUnit(wiring.Component):
             self.update.add.eq(trail.update_add),
             self.update.shift.eq(trail.update_shift),
             self.update.psum.eq(array.psum),
+            self.visible.eq(trail.visible),
             self.done.eq(trail.done),
             self.zeros.eq(trail.zeros),
         ]

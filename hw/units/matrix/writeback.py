@@ -8,7 +8,14 @@ from hw.array.systolic import OPERAND_BITS
 from hw.config import ACC_ADDR_BITS, MlaConfig
 from hw.lib.ram import Ram
 from hw.lib.trees import tree_sum
-from hw.units.matrix.layouts import ROW_AFTER, STATISTICS_AFTER, done_after, row_layout, update_after
+from hw.units.matrix.layouts import (
+    ROW_AFTER,
+    STATISTICS_AFTER,
+    VISIBLE_BEFORE,
+    done_after,
+    row_layout,
+    update_after,
+)
 
 #: Maximum number of commands whose last row has been issued and that are not done; tiles start at least n cycles
 #: apart.
@@ -34,8 +41,8 @@ class RowWriteback(wiring.Component):
         Activations of the step, ROW_AFTER cycles after its issue.
     update_valid, update_row, update_add, update_shift : Out
         Request to the accumulator.
-    done : Out(1)
-        One-cycle pulse when the results of a command are visible.
+    visible, done : Out(1)
+        One-cycle pulses: VISIBLE_BEFORE cycles before the results of a command are visible, and when they are visible.
     zeros : Out(32)
         Number of zero lanes in the rows that the command has streamed; valid from `done` to the next `done`.
     counted : Out
@@ -57,6 +64,7 @@ class RowWriteback(wiring.Component):
                 "update_row": Out(ACC_ADDR_BITS),
                 "update_add": Out(1),
                 "update_shift": Out(1),
+                "visible": Out(1),
                 "done": Out(1),
                 "zeros": Out(32),
                 "counted": Out(
@@ -81,7 +89,11 @@ class RowWriteback(wiring.Component):
         lasts = Signal(done_after(self.config.n))
         m.d.sync += lasts.eq(Cat(self.issued & self.row.last, lasts))
         waves = self._update(m)
-        m.d.comb += [self.done.eq(lasts[-1]), self.in_flight.eq(waves.any() | lasts.any())]
+        m.d.comb += [
+            self.visible.eq(lasts[-1 - VISIBLE_BEFORE]),
+            self.done.eq(lasts[-1]),
+            self.in_flight.eq(waves.any() | lasts.any()),
+        ]
         ended = self._count(m)
         self._statistic(m, ended, lasts[-2])
         return m

@@ -27,7 +27,7 @@ def data_addresses(config: MlaConfig) -> dict[str, int]:
 
 
 class StoreData(wiring.Component):
-    """Data path that reads and sends the beats of commands whose requests have been accepted.
+    """Data path that reads and sends the beats of commands whose requests have been offered to the bus.
 
     Latency: SP_READ_LATENCY + 1 cycles from a granted read to its beat. Throughput: one beat per cycle.
 
@@ -45,9 +45,10 @@ class StoreData(wiring.Component):
     w : Out(stream of write_beat)
         Write data of the bus.
     issued, issued_len : In
-        `issued` is high if a request is accepted in this cycle; `issued_len` is its number of beats minus one.
+        `issued` is high if a request is offered from the next cycle on, or (with `pipelined`) accepted in this cycle;
+        `issued_len` is its number of beats minus one.
     blank : In
-        Stop reading; send the remaining beats of accepted requests with the write strobes deasserted.
+        Stop reading; send the remaining beats of issued requests with the write strobes deasserted.
     clear : In
         Discard all commands in progress.
     tag : In
@@ -59,7 +60,7 @@ class StoreData(wiring.Component):
     sent_end : Out
         High if the last beat of a command is read in this cycle.
     owes : Out
-        High while beats of accepted requests remain to be sent.
+        High while beats of issued requests remain to be sent.
     active : Out
         High while a command or a beat is in progress.
     """
@@ -156,7 +157,7 @@ class StoreData(wiring.Component):
         valid : Value
             High if there is a beat to read.
         owed, credits : Signal
-            Number of beats of accepted requests that remain to be read, and number of free entries of the buffer.
+            Number of beats of issued requests that remain to be read, and number of free entries of the buffer.
         go : Signal
             High if the beat is read in this cycle.
         """

@@ -26,7 +26,7 @@ class StoreUnit(wiring.Component):
     """STORE unit, which executes STORE commands as defined in docs/machine.md.
 
     One walker sends the requests ahead of the data. The data path generates the same lines and reads a row for each
-    beat of an accepted request. A command retires when the bus has answered its last burst. Latency: 4 cycles from a
+    beat of an offered request. A command retires when the bus has answered its last burst. Latency: 4 cycles from a
     command to its first request. Throughput: one request and one beat per cycle, without a gap between lines or
     commands, except that a command with another tag waits until the commands before it have retired.
 
@@ -163,7 +163,8 @@ class StoreUnit(wiring.Component):
         pulse.
         """
         issued, answered, excess = Signal(_COUNT_BITS), Signal(_COUNT_BITS), Signal(_COUNT_BITS)
-        asked, answer, retire = Signal(), Signal(), Signal()
+        asked, answer, retire, answers = Signal(), Signal(), Signal(), Signal(_COUNT_BITS)
+        late = self._config.pipelined
         failed = self.b.payload.resp[RESP_ERROR_BIT]
         m.d.comb += [
             self.aw.valid.eq(requests.request.valid),
@@ -173,11 +174,12 @@ class StoreUnit(wiring.Component):
             asked.eq(self.aw.valid & self.aw.ready),
             self.b.ready.eq(1),
             answer.eq(self.b.valid),
-            store.issued.eq(asked),
-            store.issued_len.eq(self.aw.payload.len),
+            answers.eq(answered + answer),
+            store.issued.eq(asked if late else requests.emits),
+            store.issued_len.eq(self.aw.payload.len if late else requests.emitted_len),
             targets.w.valid.eq(asked & requests.request.payload.end),
             targets.w.payload.eq(issued + 1),
-            excess.eq(answered - targets.r.payload),
+            excess.eq((answered if late else answers) - targets.r.payload),
             retire.eq(targets.r.valid & ~excess[-1] & ~drain),
             targets.r.ready.eq(retire),
             log.issued.eq(asked),
@@ -188,7 +190,7 @@ class StoreUnit(wiring.Component):
         ]
         m.d.sync += [
             issued.eq(issued + asked),
-            answered.eq(answered + answer),
+            answered.eq(answers),
             self.done.eq(retire),
             self.events.store_requests.eq(asked),
             self.events.store_beats.eq(self.w.valid & self.w.ready),

@@ -144,7 +144,10 @@ def store_writes(command: dict[str, Any], memory: bytes) -> dict[int, int]:
 
 @dataclass
 class WriteSlave:
-    """AXI slave for writes that applies beats and answers in order after a latency, with optional stalls and errors."""
+    """AXI slave for writes that applies beats and answers in order after a latency, with optional stalls and errors.
+
+    It accepts beats of a burst whose address is offered, as the bus does.
+    """
 
     n: int
     dram: bytearray
@@ -154,6 +157,7 @@ class WriteSlave:
     error_at: set[int] = field(default_factory=set)  # addresses of bursts that fail
     now: int = 0
     open: deque = field(default_factory=deque)  # bursts with missing beats: [address, beats, beat]
+    ahead: list = field(default_factory=list)  # beats of the burst that is offered: (strobes, bytes, last)
     answers: deque = field(default_factory=deque)  # (due cycle, address)
     bursts: list[tuple[int, int]] = field(default_factory=list)
     beats: int = 0
@@ -179,20 +183,32 @@ class WriteSlave:
             assert addr % self.n == 0 and addr // 4096 == (addr + beats * self.n - 1) // 4096
             self.bursts.append((addr, beats))
             self.open.append([addr, beats, 0])
+            for beat in self.ahead:
+                self._apply(*beat)
+            self.ahead = []
         if ctx.get(w.valid) and ctx.get(w.ready):
-            burst = self.open[0]
-            mask, row = ctx.get(w.payload.strb), ctx.get(w.payload.data).to_bytes(self.n, "little")
-            for i in range(self.n):
-                if mask >> i & 1:
-                    self.dram[burst[0] + burst[2] * self.n + i] = row[i]
-            burst[2] += 1
-            self.beats += 1
-            self.strobes += mask.bit_count()
-            assert ctx.get(w.payload.last) == (burst[1] == burst[2])
-            if burst[1] == burst[2]:
-                self.answers.append((self.now + self.latency, burst[0]))
-                self.open.popleft()
+            row = ctx.get(w.payload.data).to_bytes(self.n, "little")
+            beat = ctx.get(w.payload.strb), row, ctx.get(w.payload.last)
+            if self.open:
+                self._apply(*beat)
+            else:
+                assert ctx.get(aw.valid)
+                self.ahead.append(beat)
         if self._offered and ctx.get(b.ready):
             self.answers.popleft()
             self._offered = False
         self.now += 1
+
+    def _apply(self, mask: int, row: bytes, last: int) -> None:
+        """Apply a beat to the oldest burst with missing beats."""
+        burst = self.open[0]
+        for i in range(self.n):
+            if mask >> i & 1:
+                self.dram[burst[0] + burst[2] * self.n + i] = row[i]
+        burst[2] += 1
+        self.beats += 1
+        self.strobes += mask.bit_count()
+        assert last == (burst[1] == burst[2])
+        if burst[1] == burst[2]:
+            self.answers.append((self.now + self.latency, burst[0]))
+            self.open.popleft()

@@ -14,6 +14,8 @@ from hw.units.command_queue import CommandQueue
 from tests.support.testbench import simulate
 
 CONFIG = MlaConfig(n=4, queue_depth=3)
+#: Number of semaphores of a unit whose consumers are units; those of the sequencer follow.
+_UNIT_SIGNALS = 16
 
 
 class QueueHarness(Elaboratable):
@@ -39,6 +41,7 @@ class Model:
         self.count = {(p, c, i): 0 for p in range(4) for c in range(5) for i in range(4)}
         self.queued = [deque() for _ in Unit]
         self.started = [deque() for _ in Unit]
+        self.visible = [0 for _ in Unit]  # number of started commands whose results are visible
         self.pushed = [False for _ in Unit]  # pushed in the previous cycle
 
     def coming(self, u: int) -> bool:
@@ -53,7 +56,11 @@ class Model:
         if not self.queued[u] or self.coming(u) or self.lacks(u):
             return False
         signal = self.queued[u][0]["signal"]
-        owed = [sum(meta["signal"] >> b & 1 for meta in self.started[u]) for b in range(20)]
+        hidden = list(self.started[u])[self.visible[u] :]
+        owed = [
+            sum(meta["signal"] >> b & 1 for meta in (hidden if b < _UNIT_SIGNALS else self.started[u]))
+            for b in range(20)
+        ]
         fits = all(self.count[u, b >> 2, b & 3] + owed[b] < 63 for b in range(20) if signal >> b & 1)
         return fits and len(self.started[u]) < 16
 
@@ -63,11 +70,17 @@ class Model:
             self.count[b >> 2, u, b & 3] -= meta["wait"] >> b & 1
         self.started[u].append(meta)
 
-    def retire(self, u: int) -> dict:
-        meta = self.started[u].popleft()
-        for b in range(20):
+    def show(self, u: int) -> None:
+        self._signal(u, self.started[u][self.visible[u]], range(_UNIT_SIGNALS))
+        self.visible[u] += 1
+
+    def retire(self, u: int) -> None:
+        self._signal(u, self.started[u].popleft(), range(_UNIT_SIGNALS, 20))
+        self.visible[u] -= 1
+
+    def _signal(self, u: int, meta: dict, bits: range) -> None:
+        for b in bits:
             self.count[u, b >> 2, b & 3] += meta["signal"] >> b & 1
-        return meta
 
 
 def sparse(rng: random.Random, width: int, most: int) -> int:
@@ -91,7 +104,7 @@ def test_queues_and_semaphores(seed: int, signals: int):
                     seq_take |= 1 << b
             ctx.set(bench.semaphores.seq_take, seq_take)
             ctx.set(bench.semaphores.clear, flush)
-            offers, readies, dones = [], [], []
+            offers, readies, shows, dones = [], [], [], []
             for u, queue in enumerate(bench.queues):
                 held = [1 << b for b in range(16) if model.count[b >> 2, u, b & 3]]
                 wait = rng.choice(held) if held and rng.random() < 0.8 else 0
@@ -103,10 +116,12 @@ def test_queues_and_semaphores(seed: int, signals: int):
                 }
                 offers.append(meta if rng.random() < 0.5 else None)
                 readies.append(rng.random() < 0.7)
-                dones.append(bool(model.started[u]) and rng.random() < 0.3)
+                shows.append(len(model.started[u]) > model.visible[u] and rng.random() < 0.9)
+                dones.append(model.visible[u] + shows[u] > 0 and rng.random() < 0.9)
                 ctx.set(queue.input.valid, offers[u] is not None)
                 ctx.set(queue.input.payload.meta, meta)
                 ctx.set(queue.output.ready, readies[u])
+                ctx.set(queue.visible, shows[u])
                 ctx.set(queue.done, dones[u])
                 ctx.set(queue.flush, flush)
             await ctx.delay(1e-7)
@@ -137,6 +152,8 @@ def test_queues_and_semaphores(seed: int, signals: int):
                     ), note
                 actions.append((waiting < CONFIG.queue_depth, may and readies[u]))
             for (room, start), u in zip(actions, range(4), strict=True):
+                if shows[u]:
+                    model.show(u)
                 if dones[u]:
                     model.retire(u)
                 if start:
