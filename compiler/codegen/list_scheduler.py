@@ -174,7 +174,8 @@ def _ranks(
     users: dict[int, set[int]] = defaultdict(set)
     for step, needs in after.items():
         for need in needs:
-            users[owner[need]].add(owner[step])
+            if owner[need] < owner[step]:  # not a write to memory that a later layer has read
+                users[owner[need]].add(owner[step])
     ranks: dict[int, int] = {}
     for layer in sorted(queues, reverse=True):
         alone = sum(fuse for matrix, fuse, _ in (works[step] for step in queues[layer]) if not matrix)
