@@ -308,7 +308,9 @@ class _Generator:
                 both = interleave_row_blocks(made[number : last + 1])
             steps += [step for _, step in both]
             layers += [number + which for which, _ in both]
-        order, after = interleave(self.config, steps, layers, [schedule.interleave for schedule in schedules])
+        order, after = interleave(
+            self.config, steps, layers, [schedule.interleave for schedule in schedules], self.row_streams
+        )
         firsts = {layer: at for at, (layer, _) in reversed(list(enumerate(order)))}
         prefetch = [max(firsts[layer] - schedules[layer].prefetch, 0) for layer, _ in order]
         return [step for _, step in order], prefetch, after

@@ -2,14 +2,14 @@
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
 
 from compiler.commands.command_cycles import cycles
-from compiler.commands.commands import BufferRef, CircularBuffer, Command, TileStep
+from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
 from cosim.semantics.bounding_box import BoundingBox, boxes
 from cosim.semantics.command_fields import unpack_fields
 from hw.config import MlaConfig
@@ -26,7 +26,11 @@ _BUFFER_BIT = 48
 
 
 def interleave(
-    config: MlaConfig, steps: Sequence[TileStep], layers: Sequence[int], interleavable: Sequence[bool]
+    config: MlaConfig,
+    steps: Sequence[TileStep],
+    layers: Sequence[int],
+    interleavable: Sequence[bool],
+    streamed: Collection[int] = (),
 ) -> tuple[list[tuple[int, TileStep]], dict[int, int]]:
     """Order the steps of all layers by list scheduling.
 
@@ -57,7 +61,9 @@ def interleave(
         zip(layers, steps, strict=True), key=lambda each: interleavable[each[0]]
     ):
         mine = part_in_order = list(part)
-        if is_interleavable and mine[0][0] != mine[-1][0]:
+        if is_interleavable and any(layer in streamed for layer, _ in mine):
+            mine = _listed(config, mine, len(order), after)
+        elif is_interleavable and mine[0][0] != mine[-1][0]:
             mine = [(layer, piece) for layer, step in mine for piece in _pieces(step)]
             needs = dict(_needs(config, mine))
             queues: dict[int, list[int]] = defaultdict(list)
@@ -77,6 +83,191 @@ def interleave(
             mine = [mine[number] for number, _, _ in listed]
         order += mine
     return order, after
+
+
+#: Cycles from the last row of a MATRIX command, and from the last point of a FUSE command, to results that another
+#: command can read.
+_SUMS, _RESULTS = 42, 75
+#: Cycles between two FUSE commands.
+_NEXT = 6
+
+
+@dataclass
+class _Operation:
+    """Commands of one unit of a step, with the positions of operations that must precede it.
+
+    Parameters
+    ----------
+    layer, kind : int
+        Layer, and queue within the layer: operations of a queue remain in order.
+    step : TileStep
+        The commands.
+    tiles : set of int
+        Tiles of sums in the accumulator that the operation computes or drains.
+    """
+
+    layer: int
+    kind: int
+    step: TileStep
+    tiles: set[int]
+    needs: set[int]
+    work: int
+    delay: int
+
+
+def _listed(config: MlaConfig, steps: list[tuple[int, TileStep]], first: int, after: dict[int, int]):
+    parts = [(layer, kind, piece) for layer, step in steps for kind, piece in _by_unit(step)]
+    sums = _Sums(config, [piece for _, _, piece in parts])
+    parts = [(layer, kind, sums.renamed(number, piece)) for number, (layer, kind, piece) in enumerate(parts)]
+    queues = defaultdict(list)
+    for number, (layer, kind, _) in enumerate(parts):
+        queues[layer, kind].append(number)
+    keys = {key: number for number, key in enumerate(queues)}
+    needs = dict(_needs(config, [(keys[layer, kind], piece) for layer, kind, piece in parts]))
+    written = {command.write().buffer for _, step in steps for command in step.stores}
+    free, done, out, heads = [0, 0], {}, [], dict.fromkeys(queues, 0)
+    works = [[sum(cycles(c, config) for c in u) for u in (p.matrix, p.fuse)] for _, _, p in parts]
+    delays = [sum(cycles(c, config) for c in p.loads if c.sources and next(iter(c.sources))[0] in written) for _, _, p in parts]
+    while len(out) < len(parts):
+        best = None
+        for key, head in heads.items():
+            if head == len(queues[key]):
+                continue
+            at = queues[key][head]
+            wanted = needs[at] | sums.needs(at)
+            if not wanted <= done.keys():
+                continue
+            _, kind, piece = parts[at]
+            ready = max((done[need] for need in wanted), default=0)
+            start = ready + (delays[at] + _DELAY if delays[at] else 0)
+            begin = max(start, free[kind > 0])
+            found = (begin, kind > 1, piece.block, kind, key[0], at, ready)
+            best = min(best or found, found)
+        begin, _, _, kind, layer, at, ready = best
+        needs[at] |= sums.take(at)
+        heads[layer, kind] += 1
+        matrix, fuse = works[at]
+        free[kind > 0] = begin + matrix + fuse + (_NEXT if kind else 0)
+        done[at] = begin + matrix + fuse + (_RESULTS if kind else _SUMS)
+        out.append((at, begin, ready))
+    times, last = {}, {}
+    for at, begin, _ in out:
+        layer, kind, _ = parts[at]
+        time = begin - _MATRIX_LEAD_STEPS * works[at][0]
+        times[at] = last[layer, kind] = max([time, last.get((layer, kind), time), *(times[need] for need in needs[at])])
+    out.sort(key=lambda each: times[each[0]])
+    positions = {number: at for at, (number, _, _) in enumerate(out)}
+    for at, (number, _, ready) in enumerate(out):
+        made = max((positions[need] + 1 for need in needs[number]), default=0)
+        after[first + at] = first + made
+    return [(parts[number][0], sums.placed(parts[number][2])) for number, _, _ in out]
+
+
+class _Sums:
+    """Accumulator buffers of a group of layers, which take turns in the order in which MATRIX computes their tiles.
+
+    FUSE cannot read a bank of the accumulator while MATRIX adds to sums in the bank. Each tile is therefore in another
+    bank than the tile before it, and the accumulator rows that FUSE writes are in other banks than all tiles.
+    """
+
+    def __init__(self, config: MlaConfig, parts: Sequence[TileStep]):
+        made = {c.write().buffer for part in parts for c in part.matrix}
+        used = {ref.buffer for part in parts for c in part.fuse for ref in c.refs() if ref.buffer.memory == BufferMemory.ACC}
+        made -= {c.write().buffer for part in parts for c in part.fuse}
+        rows = config.acc_rows // config.acc_banks
+        size = max((buffer.total for buffer in made), default=0)
+        banks = config.acc_banks - -(-sum(buffer.total for buffer in used - made) // rows)
+        self.readers: dict[int, set[int]] = {}
+        self.tiles: list[tuple[int, bool]] = [(-1, False)] * len(parts)
+        self.old: dict[CircularBuffer, int] = {}
+        self.slots: list[BufferRef] = []
+        if not 0 < size <= rows or banks < 2:
+            return
+        each = rows // size
+        buffers = [CircularBuffer(BufferMemory.ACC, f"sums{bank}", rows // each, each) for bank in range(banks)]
+        self.slots = [BufferRef(buffer, number) for number in range(each) for buffer in buffers]
+        current: dict[CircularBuffer, int] = {}
+        drained: set[CircularBuffer] = set()
+        count = 0
+        for number, part in enumerate(parts):
+            for command in part.matrix:
+                buffer = command.write().buffer
+                if buffer in made:
+                    fresh = buffer not in current or buffer in drained
+                    if fresh:
+                        current[buffer], count = count, count + 1
+                        drained.discard(buffer)
+                    self.tiles[number] = current[buffer], fresh or self.tiles[number][1]
+            for command in part.fuse:
+                for ref in command.reads():
+                    if ref.buffer in made:
+                        drained.add(ref.buffer)
+                        self.tiles[number] = current[ref.buffer], False
+                        self.readers.setdefault(current[ref.buffer], set()).add(number)
+        self.made = made
+        self.virtual = CircularBuffer(BufferMemory.ACC, "sums", size, max(count, 1))
+        self.order: list[int] = []
+        self.place: dict[int, int] = {}
+
+    def renamed(self, number: int, part: TileStep) -> TileStep:
+        """Return a part with the buffers of its sums replaced by tiles of a buffer for all tiles."""
+        if not self.slots or self.tiles[number][0] < 0:
+            return part
+        tile = self.tiles[number][0]
+        return _replaced(part, lambda ref: BufferRef(self.virtual, tile, ref.offset) if ref.buffer in self.made else ref)
+
+    def needs(self, number: int) -> set[int]:
+        """Return the parts that must precede a part because they read the tile whose place it takes."""
+        tile, fresh = self.tiles[number]
+        if not self.slots or not fresh or len(self.order) < len(self.slots):
+            return set()
+        return self.readers[self.order[-len(self.slots)]]
+
+    def take(self, number: int) -> set[int]:
+        """Assign a place to the tile of a part if the part is its first; return the parts that must precede it."""
+        found = self.needs(number)
+        tile, fresh = self.tiles[number]
+        if self.slots and fresh:
+            self.place[tile] = len(self.order) % len(self.slots)
+            self.order.append(tile)
+        return found
+
+    def placed(self, part: TileStep) -> TileStep:
+        """Return a part with the assigned places of its tiles."""
+        if not self.slots:
+            return part
+
+        def place(ref: BufferRef) -> BufferRef:
+            return self.slots[self.place[ref.index]].plus(ref.offset) if ref.buffer is self.virtual else ref
+
+        return _replaced(part, place)
+
+
+def _replaced(part: TileStep, change: Callable[[BufferRef], BufferRef]) -> TileStep:
+    """Return a step with changed addresses of its MATRIX and FUSE commands."""
+    def changed(command: Command) -> Command:
+        fields = {name: change(value) if isinstance(value, BufferRef) else value for name, value in command.fields.items()}
+        same = all(value is command.fields[name] for name, value in fields.items())
+        return command if same else Command(command.unit, command.layer, fields)
+
+    return replace(part, matrix=[changed(c) for c in part.matrix], fuse=[changed(c) for c in part.fuse])
+
+
+def _by_unit(step: TileStep):
+    """Yield the commands of a step in parts that one unit executes, with the number of the queue of each part."""
+    if step.matrix:
+        part = TileStep(block=step.block)
+        part.loads, part.matrix = step.loads, step.matrix
+        yield 0, part
+    parts = [TileStep(block=step.block, fuse=[command]) for command in step.fuse]
+    if not parts and not step.matrix:
+        parts.append(TileStep(block=step.block))
+    if not step.matrix:
+        parts[0].loads = step.loads
+    if parts:
+        parts[-1].stores = step.stores
+    for part in parts:
+        yield 1 if step.matrix else 3 - step.ahead, part
 
 
 def _streams_continue(order: Sequence[tuple[int, TileStep]]) -> bool:

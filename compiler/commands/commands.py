@@ -201,6 +201,7 @@ class TileStep:
     """
 
     block: int = 0
+    ahead: bool = False
     unit_cycles: UnitCycles | None = field(default=None, repr=False)
     loads: list[Command] = field(default_factory=list)
     matrix: list[Command] = field(default_factory=list)

@@ -241,7 +241,7 @@ class SoftmaxSteps:
         out = []
         for start, rows in blocks.pieces(self.total, self.rows):
             block = blocks.locate(start)[0]
-            first, step = TileStep(block=block), TileStep(block=block)
+            first, step = TileStep(block=block, ahead=True), TileStep(block=block)
             ready = self._begin(first, start, rows)
             self._sums(step, rows, *ready)
             self._results(step, start * self.cols, rows, self.cols, *ready)
