@@ -115,61 +115,47 @@ def row_streams(
     """
     out: dict[int, RowBlocks] = {}
     for number, layer in enumerate(lowered.layers):
-        if schedules[layer.name].stream_row_blocks:
-            found = _row_blocks(n, lowered, schedules, number)
-            if isinstance(found, str):
-                raise InputError(f"schedule: layer {layer.name!r} cannot stream blocks of rows: {found}")
-            if found != out.get(number - 1, found):
-                raise InputError(
-                    f"schedule: layer {layer.name!r} cannot stream blocks of rows: the blocks of its input differ"
-                )
-            out[number] = found
+        mine = schedules[layer.name]
+        if not mine.stream_row_blocks or not mine.on_chip:
+            continue
+        why = row_stream_obstacle(lowered, number)
+        if not why:
+            first, second = lowered.layers[number : number + 2]
+            softmax, product = (first, second) if isinstance(first, SoftmaxLayer) else (second, first)
+            assert isinstance(product, MatmulLayer)
+            rows = product.size[0]
+            blocks = out.get(number - 1, RowBlocks(min(schedules[product.name].rows, rows), rows))
+            out[number] = blocks
+            if blocks.matrix_rows != rows:
+                why = "its matrices differ from those of its input"
+            elif schedules[softmax.name].columns < ceil_div(softmax.shapes[softmax.x].c, n):
+                why = "the softmax has tiles of parts of rows"
+        if why:
+            raise InputError(f"schedule: layer {layer.name!r} cannot stream blocks of rows: {why}")
     return out
 
 
 def row_stream_obstacle(lowered: LoweredNetwork, number: int) -> str:
-    """Return the reason why no schedule lets a layer and the next one stream blocks of rows; empty if one does."""
+    """Return the reason why a layer and the next one cannot stream blocks of rows; an empty string if they can."""
     layer, after = lowered.layers[number], lowered.layers[number + 1 : number + 2]
     reader = after[0] if after else None
-    if why := _needed(lowered, layer):
-        return why
     if isinstance(layer, MatmulLayer) and isinstance(reader, SoftmaxLayer) and reader.x == layer.y:
-        why = _uneven(layer.out, layer.size[0], layer.size[2])
-        wide = layer.size[2] > MAX_SAME_UNIT
+        why, columns = _uneven(layer.out, layer.size[0], layer.size[2]), layer.size[2]
     elif isinstance(layer, SoftmaxLayer) and isinstance(reader, MatmulLayer) and reader.a.name == layer.y:
-        why = _uneven(reader.a, reader.size[0], reader.size[1])
-        wide = reader.size[1] > MAX_SAME_UNIT or reader.b.name == layer.y
+        why, columns = _uneven(reader.a, reader.size[0], reader.size[1]), reader.size[1]
+        why = "it is both operands of the product" if reader.b.name == layer.y else why
     else:
         return "it is not a matrix product before a softmax, or a softmax before a matrix product"
-    if DTYPE_BYTES[layer.shapes[layer.y].dtype] != 1 or wide:
+    if columns > MAX_SAME_UNIT or DTYPE_BYTES[layer.shapes[layer.y].dtype] != 1:
         return "its elements or rows are too large"
-    return why
+    return why or _needed(lowered, layer)
 
 
 def _uneven(stack: Stack, rows: int, columns: int) -> str:
     """Return the reason why the matrices of a stack are not contiguous in its tensor; empty if they are."""
     size = rows * columns
     even = stack.pitch == columns and stack.starts == tuple(range(0, size * len(stack.starts), size))
-    return "" if even else "the rows of its matrices are not contiguous"
-
-
-def _row_blocks(
-    n: int, lowered: LoweredNetwork, schedules: Mapping[str, LayerSchedule], number: int
-) -> RowBlocks | str:
-    """Return the blocks of rows of a layer's result, or the reason why it cannot be streamed in such blocks."""
-    if why := row_stream_obstacle(lowered, number):
-        return why
-    layer, reader = lowered.layers[number : number + 2]
-    matrix, softmax = (layer, reader) if isinstance(layer, MatmulLayer) else (reader, layer)
-    assert isinstance(matrix, MatmulLayer)
-    mine, its = schedules[matrix.name], schedules[softmax.name]
-    if not mine.interleave or not its.interleave:
-        return "both layers must be interleaved"
-    if mine.order != "rows" and mine.columns < ceil_div(matrix.size[2], n):
-        return 'the order of the product must be "rows"'
-    if its.columns < ceil_div(softmax.shapes[softmax.x].c, n):
-        return "the softmax must have tiles of whole rows"
-    return RowBlocks(min(mine.rows, matrix.size[0]), matrix.size[0])
+    return "" if even else "its matrices are not contiguous"
 
 
 def row_blocks_layout(n: int, tensor: Tensor, image: Image, blocks: RowBlocks, count: int) -> TensorLayout:

@@ -124,6 +124,8 @@ def _listed(config: MlaConfig, steps: list[tuple[int, TileStep]], first: int, af
         queues[layer, kind].append(number)
     keys = {key: number for number, key in enumerate(queues)}
     needs = dict(_needs(config, [(keys[layer, kind], piece) for layer, kind, piece in parts]))
+    for number in range(len(parts)):
+        needs[number] |= sums.ahead(number, needs)
     written = {command.write().buffer for _, step in steps for command in step.stores}
     free, done, out, heads = [0, 0], {}, [], dict.fromkeys(queues, 0)
     works = [[sum(cycles(c, config) for c in u) for u in (p.matrix, p.fuse)] for _, _, p in parts]
@@ -141,7 +143,7 @@ def _listed(config: MlaConfig, steps: list[tuple[int, TileStep]], first: int, af
             ready = max((done[need] for need in wanted), default=0)
             start = ready + (delays[at] + _DELAY if delays[at] else 0)
             begin = max(start, free[kind > 0])
-            found = (begin, kind > 1, piece.block, kind, key[0], at, ready)
+            found = (begin, kind > 1, piece.block if kind else key[0], kind, key[0], at, ready)
             best = min(best or found, found)
         begin, _, _, kind, layer, at, ready = best
         needs[at] |= sums.take(at)
@@ -222,6 +224,17 @@ class _Sums:
         if not self.slots or not fresh or len(self.order) < len(self.slots):
             return set()
         return self.readers[self.order[-len(self.slots)]]
+
+    def ahead(self, number: int, needs: dict[int, set[int]]) -> set[int]:
+        """Return the parts that must precede the drains of the tile that a part begins, other than its own parts.
+
+        Otherwise, tiles that cannot be drained could take all places.
+        """
+        tile, fresh = self.tiles[number]
+        if not fresh:
+            return set()
+        found = set().union(*(needs[reader] for reader in self.readers.get(tile, ())))
+        return {need for need in found if need < number}
 
     def take(self, number: int) -> set[int]:
         """Assign a place to the tile of a part if the part is its first; return the parts that must precede it."""

@@ -488,8 +488,10 @@ class MatmulSteps:
         """Generate the steps of all tiles, matrix by matrix."""
         layer, out = self.layer, []
         for starts in zip(layer.a.starts, layer.b.starts, layer.out.starts, strict=True):
-            rows, blocks = list(pieces(self.m, self.rows)), list(pieces(self.blocks, self.columns))
-            if self.context.schedule.order == "rows":
+            streamed = self.a.layout.row_blocks or self.y.layout.row_blocks
+            split = pieces if streamed is None else streamed.pieces
+            rows, blocks = list(split(self.m, self.rows)), list(pieces(self.blocks, self.columns))
+            if self.context.schedule.order == "rows" or streamed is not None:
                 tiles = [(row, block) for row in rows for block in blocks]
             else:
                 tiles = [(row, block) for block in blocks for row in rows]
