@@ -166,9 +166,7 @@ def row_blocks_layout(n: int, tensor: Tensor, image: Image, blocks: RowBlocks, c
     size = ceil_div(blocks.rows * image.c, n) * n + n
     total = ceil_div(blocks.matrix_rows, blocks.rows) * (image.h * image.w // blocks.matrix_rows)
     buffer = CircularBuffer(BufferMemory.SP, tensor.name, size, min(count, total))
-    return TensorLayout(
-        buffer, image.h, image.w, image.c, image.c, image.w * image.c, row_blocks=blocks
-    )
+    return TensorLayout(buffer, image.h, image.w, image.c, image.c, image.w * image.c, row_blocks=blocks)
 
 
 def interleave_row_blocks(chain: Sequence[Sequence[TileStep]]) -> list[tuple[int, TileStep]]:

@@ -7,7 +7,6 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.codegen.buffer_allocation import MemoryFullError, allocate_buffers, peak_use
 from compiler.codegen.block_streaming import (
     interleave_blocks,
     interleave_row_blocks,
@@ -16,6 +15,7 @@ from compiler.codegen.block_streaming import (
     row_streams,
     streamed_layers,
 )
+from compiler.codegen.buffer_allocation import MemoryFullError, allocate_buffers, peak_use
 from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.codegen.linearize import accessing_layers, lifetimes, linearize
 from compiler.codegen.list_scheduler import interleave

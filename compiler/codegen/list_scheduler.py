@@ -2,14 +2,17 @@
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
 from compiler.commands.command_cycles import cycles
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
+from compiler.util.tiles import ceil_div
 from cosim.semantics.bounding_box import BoundingBox, boxes
 from cosim.semantics.command_fields import unpack_fields
 from hw.config import MlaConfig
@@ -47,6 +50,8 @@ def interleave(
         Index of the layer of each step.
     interleavable : sequence of bool
         True for each layer that may be interleaved; consecutive layers of this kind are interleaved together.
+    streamed : collection of int
+        Layers whose results are streamed in blocks of rows.
 
     Returns
     -------
@@ -62,7 +67,10 @@ def interleave(
     ):
         mine = part_in_order = list(part)
         if is_interleavable and any(layer in streamed for layer, _ in mine):
-            mine = _listed(config, mine, len(order), after)
+            listed, inputs = _UnitScheduler(config, mine).run()
+            if _streams_continue(listed):
+                mine = listed
+                after |= {len(order) + at: len(order) + position for at, position in enumerate(inputs)}
         elif is_interleavable and mine[0][0] != mine[-1][0]:
             mine = [(layer, piece) for layer, step in mine for piece in _pieces(step)]
             needs = dict(_needs(config, mine))
@@ -86,201 +94,246 @@ def interleave(
 
 
 #: Cycles from the last row of a MATRIX command, and from the last point of a FUSE command, to results that another
-#: command can read.
-_SUMS, _RESULTS = 42, 75
-#: Cycles between two FUSE commands.
-_NEXT = 6
+#: command can read, and cycles between two FUSE commands.
+_SUMS, _RESULTS, _NEXT_COMMAND = 42, 75, 6
 
 
-@dataclass
-class _Operation:
-    """Commands of one unit of a step, with the positions of operations that must precede it.
+class _Queue(IntEnum):
+    """Queues of a layer's parts: parts of a queue remain in order."""
+
+    MATRIX = 0
+    DRAIN = 1  # FUSE commands of steps with MATRIX commands
+    AHEAD = 2  # FUSE-only steps that may run ahead of other steps of the layer
+    FUSE = 3
+
+
+class _Part(NamedTuple):
+    """Commands of a step on one unit."""
+
+    layer: int
+    queue: _Queue
+    step: TileStep
+
+
+def _parts(layer: int, step: TileStep) -> Iterator[_Part]:
+    """Yield a step in parts with the commands of one unit: all MATRIX commands, or one FUSE command."""
+    if step.matrix:
+        yield _Part(layer, _Queue.MATRIX, replace(step, fuse=[], stores=[], unit_cycles=None))
+    loads = [] if step.matrix else step.loads
+    queue = _Queue.DRAIN if step.matrix else _Queue.AHEAD if step.ahead else _Queue.FUSE
+    commands = [[command] for command in step.fuse] or ([] if step.matrix else [[]])
+    for number, fuse in enumerate(commands, 1):
+        part = TileStep(block=step.block, loads=loads if number == 1 else [], fuse=fuse)
+        part.stores = step.stores if number == len(commands) else []
+        yield _Part(layer, queue, part)
+
+
+class _UnitScheduler:
+    """List scheduling of the commands of layers that stream blocks of rows, which models each unit separately.
+
+    The next part is always the one that can start first. Ties are resolved in favor of drains, without which MATRIX
+    would have to wait for the accumulator, then of products whose results other layers of the chain need, then of the
+    oldest block.
+    """
+
+    def __init__(self, config: MlaConfig, steps: Sequence[tuple[int, TileStep]]):
+        self.config = config
+        parts = [part for layer, step in steps for part in _parts(layer, step)]
+        self.sums = _SumPlaces(config, [part.step for part in parts])
+        self.parts = [part._replace(step=self.sums.numbered(at, part.step)) for at, part in enumerate(parts)]
+        self.queues: dict[tuple[int, _Queue], list[int]] = defaultdict(list)
+        for at, part in enumerate(self.parts):
+            self.queues[part.layer, part.queue].append(at)
+        numbers = {key: number for number, key in enumerate(self.queues)}
+        each = [(numbers[part.layer, part.queue], part.step) for part in self.parts]
+        self.needs = dict(_needs(config, each))
+        for at in range(len(self.parts)):
+            self.needs[at] |= self.sums.needs_of_drains(at, self.needs)
+        self.stored = {command.write().buffer for _, step in steps for command in step.stores}
+
+    def run(self) -> tuple[list[tuple[int, TileStep]], list[int]]:
+        """Return the parts in issue order with their layers, and the first position at which each part's inputs exist."""
+        begins = self._begins()
+        times: dict[int, float] = {}
+        last: dict[tuple[int, _Queue], float] = {}
+        for at, begin in begins.items():
+            key = self.parts[at].layer, self.parts[at].queue
+            # MATRIX commands are issued in advance, so that MATRIX has work when FUSE's queue is full.
+            time = begin - _MATRIX_LEAD_STEPS * self._cycles(self.parts[at].step.matrix)
+            times[at] = last[key] = max(
+                [time, last.get(key, time), *(times[need] for need in self.needs[at])]
+            )
+        order = sorted(begins, key=lambda at: times[at])
+        positions = {at: position for position, at in enumerate(order)}
+        inputs = [max((positions[need] + 1 for need in self.needs[at]), default=0) for at in order]
+        return [(self.parts[at].layer, self.sums.placed(self.parts[at].step)) for at in order], inputs
+
+    def _begins(self) -> dict[int, int]:
+        """Return the start times of all parts, in the order in which they are scheduled."""
+        free = {True: 0, False: 0}  # times at which MATRIX and FUSE become idle
+        heads = dict.fromkeys(self.queues, 0)
+        done: dict[int, int] = {}
+        out: dict[int, int] = {}
+        while len(out) < len(self.parts):
+            found = []
+            for (layer, queue), mine in self.queues.items():
+                if heads[layer, queue] == len(mine):
+                    continue
+                at = mine[heads[layer, queue]]
+                needs = self.needs[at] | self.sums.needs_of_place(at)
+                if needs <= done.keys():
+                    ready = max((done[need] for need in needs), default=0) + self._loading(at)
+                    matrix = queue is _Queue.MATRIX
+                    begin = max(ready, free[matrix])
+                    age = layer if matrix else self.parts[at].step.block
+                    found.append((begin, queue > _Queue.DRAIN, age, queue, layer, at))
+            begin, _, _, queue, layer, at = min(found)
+            heads[layer, queue] += 1
+            self.needs[at] |= self.sums.take(at)
+            step, matrix = self.parts[at].step, queue is _Queue.MATRIX
+            end = begin + self._cycles(step.matrix if matrix else step.fuse)
+            free[matrix] = end if matrix else end + _NEXT_COMMAND
+            done[at] = end + (_SUMS if matrix else _RESULTS)
+            out[at] = begin
+        return out
+
+    def _cycles(self, commands: Sequence[Command]) -> int:
+        return sum(cycles(command, self.config) for command in commands)
+
+    def _loading(self, at: int) -> int:
+        """Return the cycles until a part has loaded results that other steps have stored."""
+        loads = [
+            command
+            for command in self.parts[at].step.loads
+            if any(ref.buffer in self.stored for ref in command.reads())
+        ]
+        return self._cycles(loads) + _DELAY if loads else 0
+
+
+class _SumPlaces:
+    """Places in the accumulator of the sums of several layers, which take turns in the order of the MATRIX commands.
+
+    FUSE cannot read a bank of the accumulator while MATRIX adds to sums in this bank. Each tile of sums is therefore in
+    another bank than the tile before it, and what FUSE writes to the accumulator is in other banks than all tiles. The
+    layers keep their own buffers if a tile exceeds a bank or if there are too few banks.
 
     Parameters
     ----------
-    layer, kind : int
-        Layer, and queue within the layer: operations of a queue remain in order.
-    step : TileStep
-        The commands.
-    tiles : set of int
-        Tiles of sums in the accumulator that the operation computes or drains.
+    config : MlaConfig
+        Configuration of the target machine.
+    steps : sequence of TileStep
+        Steps with the commands of one unit each, in an order in which they can run.
     """
 
-    layer: int
-    kind: int
-    step: TileStep
-    tiles: set[int]
-    needs: set[int]
-    work: int
-    delay: int
+    def __init__(self, config: MlaConfig, steps: Sequence[TileStep]):
+        #: Number of each step's tile, and the steps that drain each tile; first steps of tiles.
+        self.tiles: dict[int, int] = {}
+        self.drains: dict[int, set[int]] = defaultdict(set)
+        self.first: set[int] = set()
+        #: Buffers with sums, which this object replaces.
+        self.buffers: set[CircularBuffer] = set()
+        #: Tiles in the order in which MATRIX computes them; their places are used in rotation.
+        self.order: list[int] = []
+        self.place: dict[int, BufferRef] = {}
+        self.places = self._find_places(config, steps)
+        if self.places:
+            self._find_tiles(steps)
+        size = max((buffer.total for buffer in self.buffers), default=1)
+        self.all = CircularBuffer(BufferMemory.ACC, "sums", size, max(len(self.first), 1))
 
-
-def _listed(config: MlaConfig, steps: list[tuple[int, TileStep]], first: int, after: dict[int, int]):
-    parts = [(layer, kind, piece) for layer, step in steps for kind, piece in _by_unit(step)]
-    sums = _Sums(config, [piece for _, _, piece in parts])
-    parts = [(layer, kind, sums.renamed(number, piece)) for number, (layer, kind, piece) in enumerate(parts)]
-    queues = defaultdict(list)
-    for number, (layer, kind, _) in enumerate(parts):
-        queues[layer, kind].append(number)
-    keys = {key: number for number, key in enumerate(queues)}
-    needs = dict(_needs(config, [(keys[layer, kind], piece) for layer, kind, piece in parts]))
-    for number in range(len(parts)):
-        needs[number] |= sums.ahead(number, needs)
-    written = {command.write().buffer for _, step in steps for command in step.stores}
-    free, done, out, heads = [0, 0], {}, [], dict.fromkeys(queues, 0)
-    works = [[sum(cycles(c, config) for c in u) for u in (p.matrix, p.fuse)] for _, _, p in parts]
-    delays = [sum(cycles(c, config) for c in p.loads if c.sources and next(iter(c.sources))[0] in written) for _, _, p in parts]
-    while len(out) < len(parts):
-        best = None
-        for key, head in heads.items():
-            if head == len(queues[key]):
-                continue
-            at = queues[key][head]
-            wanted = needs[at] | sums.needs(at)
-            if not wanted <= done.keys():
-                continue
-            _, kind, piece = parts[at]
-            ready = max((done[need] for need in wanted), default=0)
-            start = ready + (delays[at] + _DELAY if delays[at] else 0)
-            begin = max(start, free[kind > 0])
-            found = (begin, kind > 1, piece.block if kind else key[0], kind, key[0], at, ready)
-            best = min(best or found, found)
-        begin, _, _, kind, layer, at, ready = best
-        needs[at] |= sums.take(at)
-        heads[layer, kind] += 1
-        matrix, fuse = works[at]
-        free[kind > 0] = begin + matrix + fuse + (_NEXT if kind else 0)
-        done[at] = begin + matrix + fuse + (_RESULTS if kind else _SUMS)
-        out.append((at, begin, ready))
-    times, last = {}, {}
-    for at, begin, _ in out:
-        layer, kind, _ = parts[at]
-        time = begin - _MATRIX_LEAD_STEPS * works[at][0]
-        times[at] = last[layer, kind] = max([time, last.get((layer, kind), time), *(times[need] for need in needs[at])])
-    out.sort(key=lambda each: times[each[0]])
-    positions = {number: at for at, (number, _, _) in enumerate(out)}
-    for at, (number, _, ready) in enumerate(out):
-        made = max((positions[need] + 1 for need in needs[number]), default=0)
-        after[first + at] = first + made
-    return [(parts[number][0], sums.placed(parts[number][2])) for number, _, _ in out]
-
-
-class _Sums:
-    """Accumulator buffers of a group of layers, which take turns in the order in which MATRIX computes their tiles.
-
-    FUSE cannot read a bank of the accumulator while MATRIX adds to sums in the bank. Each tile is therefore in another
-    bank than the tile before it, and the accumulator rows that FUSE writes are in other banks than all tiles.
-    """
-
-    def __init__(self, config: MlaConfig, parts: Sequence[TileStep]):
-        made = {c.write().buffer for part in parts for c in part.matrix}
-        used = {ref.buffer for part in parts for c in part.fuse for ref in c.refs() if ref.buffer.memory == BufferMemory.ACC}
-        made -= {c.write().buffer for part in parts for c in part.fuse}
+    def _find_places(self, config: MlaConfig, steps: Sequence[TileStep]) -> list[BufferRef]:
+        """Return the places of tiles, alternating between banks; none if the layers keep their own buffers."""
+        refs = {ref.buffer for step in steps for command in step.fuse for ref in command.refs()}
+        scratch = {command.write().buffer for step in steps for command in step.fuse}
+        self.buffers = {command.write().buffer for step in steps for command in step.matrix} - scratch
         rows = config.acc_rows // config.acc_banks
-        size = max((buffer.total for buffer in made), default=0)
-        banks = config.acc_banks - -(-sum(buffer.total for buffer in used - made) // rows)
-        self.readers: dict[int, set[int]] = {}
-        self.tiles: list[tuple[int, bool]] = [(-1, False)] * len(parts)
-        self.old: dict[CircularBuffer, int] = {}
-        self.slots: list[BufferRef] = []
+        others = [buffer for buffer in refs - self.buffers if buffer.memory == BufferMemory.ACC]
+        banks = config.acc_banks - ceil_div(sum(buffer.total for buffer in others), rows)
+        size = max((buffer.total for buffer in self.buffers), default=0)
         if not 0 < size <= rows or banks < 2:
-            return
+            return []
         each = rows // size
-        buffers = [CircularBuffer(BufferMemory.ACC, f"sums{bank}", rows // each, each) for bank in range(banks)]
-        self.slots = [BufferRef(buffer, number) for number in range(each) for buffer in buffers]
+        made = [
+            CircularBuffer(BufferMemory.ACC, f"sums{bank}", rows // each, each, family="sums")
+            for bank in range(banks)
+        ]
+        return [BufferRef(buffer, number) for number in range(each) for buffer in made]
+
+    def _find_tiles(self, steps: Sequence[TileStep]) -> None:
+        """Number the tiles: a MATRIX command begins a tile if its buffer is new, or has been drained."""
         current: dict[CircularBuffer, int] = {}
         drained: set[CircularBuffer] = set()
-        count = 0
-        for number, part in enumerate(parts):
-            for command in part.matrix:
+        for at, step in enumerate(steps):
+            for command in step.matrix:
                 buffer = command.write().buffer
-                if buffer in made:
-                    fresh = buffer not in current or buffer in drained
-                    if fresh:
-                        current[buffer], count = count, count + 1
+                if buffer in self.buffers:
+                    if buffer not in current or buffer in drained:
                         drained.discard(buffer)
-                    self.tiles[number] = current[buffer], fresh or self.tiles[number][1]
-            for command in part.fuse:
-                for ref in command.reads():
-                    if ref.buffer in made:
-                        drained.add(ref.buffer)
-                        self.tiles[number] = current[ref.buffer], False
-                        self.readers.setdefault(current[ref.buffer], set()).add(number)
-        self.made = made
-        self.virtual = CircularBuffer(BufferMemory.ACC, "sums", size, max(count, 1))
-        self.order: list[int] = []
-        self.place: dict[int, int] = {}
+                        current[buffer] = len(self.first)
+                        self.first.add(at)
+                    self.tiles[at] = current[buffer]
+            for command in step.fuse:
+                for buffer in self.buffers & {ref.buffer for ref in command.reads()}:
+                    drained.add(buffer)
+                    self.tiles[at] = current[buffer]
+                    self.drains[current[buffer]].add(at)
 
-    def renamed(self, number: int, part: TileStep) -> TileStep:
-        """Return a part with the buffers of its sums replaced by tiles of a buffer for all tiles."""
-        if not self.slots or self.tiles[number][0] < 0:
-            return part
-        tile = self.tiles[number][0]
-        return _replaced(part, lambda ref: BufferRef(self.virtual, tile, ref.offset) if ref.buffer in self.made else ref)
+    def numbered(self, at: int, step: TileStep) -> TileStep:
+        """Return a step whose sums are in a buffer of all tiles, so that no tile waits for the place of another."""
+        if at not in self.tiles:
+            return step
+        tile = self.tiles[at]
+        return _replaced(
+            step, lambda ref: BufferRef(self.all, tile, ref.offset) if ref.buffer in self.buffers else ref
+        )
 
-    def needs(self, number: int) -> set[int]:
-        """Return the parts that must precede a part because they read the tile whose place it takes."""
-        tile, fresh = self.tiles[number]
-        if not self.slots or not fresh or len(self.order) < len(self.slots):
-            return set()
-        return self.readers[self.order[-len(self.slots)]]
-
-    def ahead(self, number: int, needs: dict[int, set[int]]) -> set[int]:
-        """Return the parts that must precede the drains of the tile that a part begins, other than its own parts.
-
-        Otherwise, tiles that cannot be drained could take all places.
-        """
-        tile, fresh = self.tiles[number]
-        if not fresh:
-            return set()
-        found = set().union(*(needs[reader] for reader in self.readers.get(tile, ())))
-        return {need for need in found if need < number}
-
-    def take(self, number: int) -> set[int]:
-        """Assign a place to the tile of a part if the part is its first; return the parts that must precede it."""
-        found = self.needs(number)
-        tile, fresh = self.tiles[number]
-        if self.slots and fresh:
-            self.place[tile] = len(self.order) % len(self.slots)
-            self.order.append(tile)
-        return found
-
-    def placed(self, part: TileStep) -> TileStep:
-        """Return a part with the assigned places of its tiles."""
-        if not self.slots:
-            return part
+    def placed(self, step: TileStep) -> TileStep:
+        """Return a step of `numbered` with the places of its sums."""
 
         def place(ref: BufferRef) -> BufferRef:
-            return self.slots[self.place[ref.index]].plus(ref.offset) if ref.buffer is self.virtual else ref
+            if ref.buffer is not self.all:
+                return ref
+            return self.place[ref.index].plus(ref.offset)
 
-        return _replaced(part, place)
+        return _replaced(step, place)
+
+    def needs_of_drains(self, at: int, needs: Mapping[int, set[int]]) -> set[int]:
+        """Return the steps that the drains of a tile need, if a step begins the tile, except steps of the tile.
+
+        Otherwise, tiles that cannot be drained yet could take all places.
+        """
+        if at not in self.first:
+            return set()
+        return {need for drain in self.drains[self.tiles[at]] for need in needs[drain] if need < at}
+
+    def needs_of_place(self, at: int) -> set[int]:
+        """Return the steps that drain the tile whose place a step takes; none if it does not begin a tile."""
+        if at not in self.first or len(self.order) < len(self.places):
+            return set()
+        return self.drains[self.order[-len(self.places)]]
+
+    def take(self, at: int) -> set[int]:
+        """Give the next place to the tile that a step begins, if any; return the result of `needs_of_place`."""
+        needs = self.needs_of_place(at)
+        if at in self.first:
+            self.place[self.tiles[at]] = self.places[len(self.order) % len(self.places)]
+            self.order.append(self.tiles[at])
+        return needs
 
 
-def _replaced(part: TileStep, change: Callable[[BufferRef], BufferRef]) -> TileStep:
-    """Return a step with changed addresses of its MATRIX and FUSE commands."""
+def _replaced(step: TileStep, change: Callable[[BufferRef], BufferRef]) -> TileStep:
+    """Return a step with other addresses in the MATRIX and FUSE commands that have different ones."""
+
     def changed(command: Command) -> Command:
-        fields = {name: change(value) if isinstance(value, BufferRef) else value for name, value in command.fields.items()}
+        fields = {
+            name: change(value) if isinstance(value, BufferRef) else value
+            for name, value in command.fields.items()
+        }
         same = all(value is command.fields[name] for name, value in fields.items())
         return command if same else Command(command.unit, command.layer, fields)
 
-    return replace(part, matrix=[changed(c) for c in part.matrix], fuse=[changed(c) for c in part.fuse])
-
-
-def _by_unit(step: TileStep):
-    """Yield the commands of a step in parts that one unit executes, with the number of the queue of each part."""
-    if step.matrix:
-        part = TileStep(block=step.block)
-        part.loads, part.matrix = step.loads, step.matrix
-        yield 0, part
-    parts = [TileStep(block=step.block, fuse=[command]) for command in step.fuse]
-    if not parts and not step.matrix:
-        parts.append(TileStep(block=step.block))
-    if not step.matrix:
-        parts[0].loads = step.loads
-    if parts:
-        parts[-1].stores = step.stores
-    for part in parts:
-        yield 1 if step.matrix else 3 - step.ahead, part
+    commands = {name: [changed(each) for each in getattr(step, name)] for name in ("matrix", "fuse")}
+    return replace(step, **commands, unit_cycles=None)
 
 
 def _streams_continue(order: Sequence[tuple[int, TileStep]]) -> bool:

@@ -106,7 +106,7 @@ def softmax_tilings(context: TilingContext, layer: SoftmaxLayer) -> Tilings:
     total, blocks = x.h * x.w, ceil_div(x.c, n)
     found = False
     if x.c <= MAX_SAME_UNIT:
-        of_row = _row_cycles(layer, blocks, context.config)
+        of_row = softmax_row_cycles(layer, blocks, context.config)
         for tiling in row_tilings(
             context, layer, layer.passes, of_row, STAGGERED_PASS_CYCLES, STATISTICS_BUFFERS
         ):
@@ -124,8 +124,8 @@ def softmax_tilings(context: TilingContext, layer: SoftmaxLayer) -> Tilings:
         )
 
 
-def _row_cycles(layer: SoftmaxLayer, blocks: int, config: MlaConfig) -> float:
-    """Return the FUSE cycles of a row."""
+def softmax_row_cycles(layer: SoftmaxLayer, blocks: int, config: MlaConfig) -> float:
+    """Return the FUSE cycles of a row of `blocks` blocks of N elements."""
     return (layer.passes - 1) * blocks + max(float(blocks), config.reciprocal_cycles(root=False))
 
 
@@ -143,7 +143,7 @@ def softmax_tile_model(layer: SoftmaxLayer, s: LayerSchedule, context: LayerCont
         return row_tile_model(
             layer, replace(s, rows=1), context, passes * parts, of_row, _table_count(columns)
         )
-    of_row = _row_cycles(layer, blocks, context.config)
+    of_row = softmax_row_cycles(layer, blocks, context.config)
     return row_tile_model(
         layer, s, context, layer.passes, of_row, _table_count(columns), pass_cycles=STAGGERED_PASS_CYCLES
     )
