@@ -152,7 +152,7 @@ class _UnitScheduler:
         self.stored = {command.write().buffer for _, step in steps for command in step.stores}
 
     def run(self) -> tuple[list[tuple[int, TileStep]], list[int]]:
-        """Return the parts in issue order with their layers, and the first position at which each part's inputs exist."""
+        """Return the parts in issue order with their layers, and the positions from which their inputs exist."""
         begins = self._begins()
         times: dict[int, float] = {}
         last: dict[tuple[int, _Queue], float] = {}

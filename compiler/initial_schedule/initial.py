@@ -79,8 +79,10 @@ def initial_schedule(
     lowered: LoweredNetwork,
     fusions: tuple[tuple[str, ...], ...],
     dram: DramTiming = DEFAULT_DRAM,
+    *,
+    streams: bool = True,
 ) -> Schedule:
-    """Return the initial schedule of every layer.
+    """Return the initial schedule of every layer; without `streams`, no layers stream blocks of rows to each other.
 
     Raises
     ------
@@ -88,7 +90,9 @@ def initial_schedule(
         No tiling of a layer fits the machine.
     """
     layers = {}
-    for number, (name, (cycles, best)) in enumerate(estimates(config, lowered, dram).items()):
+    for number, (name, (cycles, best)) in enumerate(
+        estimates(config, lowered, dram, streams=streams).items()
+    ):
         layers[name] = (
             replace(best, same_program_as_previous=True) if number and cycles < _MIN_PROGRAM_CYCLES else best
         )
@@ -96,9 +100,9 @@ def initial_schedule(
 
 
 def estimates(
-    config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming = DEFAULT_DRAM
+    config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming = DEFAULT_DRAM, *, streams: bool = True
 ) -> dict[str, tuple[float, LayerSchedule]]:
-    """Return the best tiling of every layer, with its estimated cycles.
+    """Return the best tiling of every layer, with its estimated cycles; `streams` as for `initial_schedule`.
 
     Raises
     ------
@@ -109,7 +113,7 @@ def estimates(
     found, contexts = list(tilings), _tiling_contexts(residents, dram)
     alone = [cycles for cycles, _ in found]
     streamed: set[int] = set()
-    for number in _attentions(lowered):
+    for number in attentions(lowered) if streams else ():
         best = next(iter(attention_tilings(config, lowered, number, dram)), None)
         if best is not None and best.cycles < sum(alone[number : number + 3]):
             streamed |= {number, number + 1, number + 2}
@@ -207,7 +211,7 @@ _FUSE_COMMAND, _LAST_SUM, _RESULT_CYCLES, _ISSUE = 15, 150, 75, 40
 _STREAM_PREFETCH = 32
 
 
-def _attentions(lowered: LoweredNetwork) -> list[int]:
+def attentions(lowered: LoweredNetwork) -> list[int]:
     """Return the indices of the products whose results are streamed through a softmax to another product."""
     return [
         number
@@ -226,7 +230,7 @@ def attention_tilings(
     Parameters
     ----------
     number : int
-        Index of the first of the three layers; `row_stream_obstacle` has returned none for it and the next one.
+        Index of the first of the three layers, an element of `attentions(lowered)`.
     """
     residents, _ = _alone(config, lowered, dram)
     first, softmax, second = lowered.layers[number : number + 3]
@@ -425,7 +429,7 @@ class _Residents:
         for layer in lowered.layers:
             if isinstance(layer, MoveLayer):
                 outside |= {lowered.root(name) for name in from_dram(config, layer)}
-        for number in _attentions(lowered):  # only some of their blocks are in the scratchpad
+        for number in attentions(lowered):  # only some of their blocks are in the scratchpad
             outside |= {layer.y for layer in lowered.layers[number : number + 2]}
         self.size: dict[str, int] = {}
         self.life: dict[str, tuple[int, int]] = {}
