@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -291,6 +291,7 @@ class _Generator:
         """Return all steps in order, and the arguments `prefetch` and `after` of `linearize`."""
         steps: list[TileStep] = []
         layers: list[int] = []
+        chains: dict[int, int] = {}
         schedules = [self.schedule.layers[layer.name] for layer in self.lowered.layers]
         each = zip(self.lowered.layers, schedules, strict=True)
         made = [self.codegen.steps(number, *pair, self.layouts) for number, pair in enumerate(each)]
@@ -302,14 +303,13 @@ class _Generator:
                 ahead = schedules[number].stream_channel_blocks // self.streamed[number] - 1
                 both = interleave_blocks(mine, made[number + 1], ahead)
             if number in self.row_streams:
-                last = number
-                while last in self.row_streams:
-                    last += 1
+                last = next(at for at in count(number) if at not in self.row_streams)
                 both = interleave_row_blocks(made[number : last + 1])
+                chains |= dict.fromkeys(range(number, last + 1), number)
             steps += [step for _, step in both]
             layers += [number + which for which, _ in both]
         order, after = interleave(
-            self.config, steps, layers, [schedule.interleave for schedule in schedules], self.row_streams
+            self.config, steps, layers, [schedule.interleave for schedule in schedules], chains
         )
         firsts = {layer: at for at, (layer, _) in reversed(list(enumerate(order)))}
         prefetch = [max(firsts[layer] - schedules[layer].prefetch, 0) for layer, _ in order]

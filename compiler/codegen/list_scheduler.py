@@ -2,10 +2,11 @@
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import groupby
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ def interleave(
     steps: Sequence[TileStep],
     layers: Sequence[int],
     interleavable: Sequence[bool],
-    streamed: Collection[int] = (),
+    chains: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[list[tuple[int, TileStep]], dict[int, int]]:
     """Order the steps of all layers by list scheduling.
 
@@ -50,8 +51,9 @@ def interleave(
         Index of the layer of each step.
     interleavable : sequence of bool
         True for each layer that may be interleaved; consecutive layers of this kind are interleaved together.
-    streamed : collection of int
-        Layers whose results are streamed in blocks of rows.
+    chains : mapping of int to int
+        For the layers that stream blocks of rows to each other, which are interleaved with each other only, the number
+        of their chain.
 
     Returns
     -------
@@ -62,15 +64,13 @@ def interleave(
     """
     order: list[tuple[int, TileStep]] = []
     after: dict[int, int] = {}
-    for is_interleavable, part in groupby(
-        zip(layers, steps, strict=True), key=lambda each: interleavable[each[0]]
+    for (chain, is_interleavable), part in groupby(
+        zip(layers, steps, strict=True), key=lambda each: (chains.get(each[0]), interleavable[each[0]])
     ):
         mine = part_in_order = list(part)
-        if is_interleavable and any(layer in streamed for layer, _ in mine):
-            listed, inputs = _UnitScheduler(config, mine).run()
-            if _streams_continue(listed):
-                mine = listed
-                after |= {len(order) + at: len(order) + position for at, position in enumerate(inputs)}
+        if is_interleavable and chain is not None:
+            mine, inputs = _UnitScheduler(config, mine).run()
+            after |= {len(order) + at: len(order) + position for at, position in enumerate(inputs)}
         elif is_interleavable and mine[0][0] != mine[-1][0]:
             mine = [(layer, piece) for layer, step in mine for piece in _pieces(step)]
             needs = dict(_needs(config, mine))
@@ -215,7 +215,7 @@ class _SumPlaces:
 
     FUSE cannot read a bank of the accumulator while MATRIX adds to sums in this bank. Each tile of sums is therefore in
     another bank than the tile before it, and what FUSE writes to the accumulator is in other banks than all tiles. The
-    layers keep their own buffers if a tile exceeds a bank or if there are too few banks.
+    layers keep their own buffers if there is no room for two tiles.
 
     Parameters
     ----------
@@ -250,9 +250,9 @@ class _SumPlaces:
         others = [buffer for buffer in refs - self.buffers if buffer.memory == BufferMemory.ACC]
         banks = config.acc_banks - ceil_div(sum(buffer.total for buffer in others), rows)
         size = max((buffer.total for buffer in self.buffers), default=0)
-        if not 0 < size <= rows or banks < 2:
+        each = rows // size if size else 0
+        if banks * each < 2:
             return []
-        each = rows // size
         made = [
             CircularBuffer(BufferMemory.ACC, f"sums{bank}", rows // each, each, family="sums")
             for bank in range(banks)

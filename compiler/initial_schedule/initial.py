@@ -238,11 +238,10 @@ def attention_tilings(
     assert isinstance(second, MatmulLayer)
     tiler = _AttentionTiler(config, dram, (first, softmax, second), residents.on_chip)
     free = residents.free(number + 1, 1)
-    most = config.acc_rows // config.acc_banks
     found = [
         tiling
         for rows in cuts(first.size[0])
-        if rows <= most
+        if rows <= tiler.most
         for blocks in _BLOCKS_IN_FLIGHT
         for kept in (True, False)
         for columns in cuts(ceil_div(second.size[2], config.n))
@@ -271,6 +270,8 @@ class _AttentionTiler:
     ):
         self.config, self.dram, self.on_chip = config, dram, on_chip
         self.first, self.softmax, self.second = layers
+        #: Maximum rows of sums of a tile, so that all banks but one, for statistics, have room for two tiles.
+        self.most = config.acc_rows // config.acc_banks // (1 if config.acc_banks > 2 else 2)
         self.batches = len(self.first.out.starts)
         self.m, self.k, self.width = self.first.size
         self.depth, self.across, self.out = (
@@ -291,13 +292,13 @@ class _AttentionTiler:
         kept : bool
             True if the right operands of a matrix stay in the scratchpad for all blocks of its rows.
         """
-        n, bank = self.config.n, self.config.acc_rows // self.config.acc_banks
-        if rows * columns > bank:
+        n = self.config.n
+        if rows * columns > self.most:
             return None
-        wide = _even(self.across, bank // rows)
+        wide = _even(self.across, self.most // rows)
         # FUSE drains a tile before MATRIX has computed the next one only if no pass of the softmax takes longer.
         part = ceil_div(rows, ceil_div(self.across, wide * self.depth))
-        if part * STATISTICS_BUFFERS > bank:
+        if part * STATISTICS_BUFFERS > self.config.acc_rows // self.config.acc_banks:
             return None
         tiles, last = ceil_div(self.across, wide), ceil_div(self.out, columns)
         w_buffers = [count + 1 if kept else 2 for count in (tiles, last)]
