@@ -2,13 +2,20 @@
 
 from collections import Counter
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, count
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.codegen.block_streaming import (
+    interleave_blocks,
+    interleave_row_blocks,
+    layout_of,
+    row_blocks_layout,
+    row_streams,
+    streamed_layers,
+)
 from compiler.codegen.buffer_allocation import MemoryFullError, allocate_buffers, peak_use
-from compiler.codegen.channel_block_streaming import interleave_blocks, layout_of, streamed_layers
 from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.codegen.linearize import accessing_layers, lifetimes, linearize
 from compiler.codegen.list_scheduler import interleave
@@ -175,6 +182,7 @@ class _Generator:
         #: Index of the operand with the address of a buffer in DRAM; other DRAM buffers are in the model's memory.
         self.dram_operands: dict[CircularBuffer, int] = {}
         self.streamed = streamed_layers(config.n, lowered, schedule.layers)
+        self.row_streams = row_streams(config.n, lowered, schedule.layers)
         self.layouts = self._layouts()
         self.tags = self._tags(before, count)
 
@@ -240,6 +248,10 @@ class _Generator:
             layer = self.lowered.layers[number]
             tensor, schedule = self.graph.tensors[layer.y], self.schedule.layers[layer.name]
             out[layer.y] = layout_of(self.config.n, tensor, layer.shapes[layer.y], schedule)
+        for number, blocks in self.row_streams.items():
+            layer = self.lowered.layers[number]
+            tensor, count = self.graph.tensors[layer.y], self.schedule.layers[layer.name].stream_row_blocks
+            out[layer.y] = row_blocks_layout(self.config.n, tensor, layer.shapes[layer.y], blocks, count)
         names = dict.fromkeys(name for layer in self.lowered.layers for name in layer.shapes)
         for name in (*names, *self.graph.inputs, *self.graph.outputs):
             root = self.lowered.root(name)
@@ -279,19 +291,26 @@ class _Generator:
         """Return all steps in order, and the arguments `prefetch` and `after` of `linearize`."""
         steps: list[TileStep] = []
         layers: list[int] = []
+        chains: dict[int, int] = {}
         schedules = [self.schedule.layers[layer.name] for layer in self.lowered.layers]
         each = zip(self.lowered.layers, schedules, strict=True)
         made = [self.codegen.steps(number, *pair, self.layouts) for number, pair in enumerate(each)]
         for number, mine in enumerate(made):
-            if number - 1 in self.streamed:
+            if number - 1 in self.streamed or number - 1 in self.row_streams:
                 continue
             both = [(0, step) for step in mine]
             if number in self.streamed:
                 ahead = schedules[number].stream_channel_blocks // self.streamed[number] - 1
                 both = interleave_blocks(mine, made[number + 1], ahead)
+            if number in self.row_streams:
+                last = next(at for at in count(number) if at not in self.row_streams)
+                both = interleave_row_blocks(made[number : last + 1])
+                chains |= dict.fromkeys(range(number, last + 1), number)
             steps += [step for _, step in both]
             layers += [number + which for which, _ in both]
-        order, after = interleave(self.config, steps, layers, [schedule.interleave for schedule in schedules])
+        order, after = interleave(
+            self.config, steps, layers, [schedule.interleave for schedule in schedules], chains
+        )
         firsts = {layer: at for at, (layer, _) in reversed(list(enumerate(order)))}
         prefetch = [max(firsts[layer] - schedules[layer].prefetch, 0) for layer, _ in order]
         return [step for _, step in order], prefetch, after

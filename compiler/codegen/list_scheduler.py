@@ -2,14 +2,18 @@
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from itertools import groupby
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
 from compiler.commands.command_cycles import cycles
-from compiler.commands.commands import BufferRef, CircularBuffer, Command, TileStep
+from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
+from compiler.util.tiles import ceil_div
 from cosim.semantics.bounding_box import BoundingBox, boxes
 from cosim.semantics.command_fields import unpack_fields
 from hw.config import MlaConfig
@@ -26,7 +30,11 @@ _BUFFER_BIT = 48
 
 
 def interleave(
-    config: MlaConfig, steps: Sequence[TileStep], layers: Sequence[int], interleavable: Sequence[bool]
+    config: MlaConfig,
+    steps: Sequence[TileStep],
+    layers: Sequence[int],
+    interleavable: Sequence[bool],
+    chains: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[list[tuple[int, TileStep]], dict[int, int]]:
     """Order the steps of all layers by list scheduling.
 
@@ -43,6 +51,9 @@ def interleave(
         Index of the layer of each step.
     interleavable : sequence of bool
         True for each layer that may be interleaved; consecutive layers of this kind are interleaved together.
+    chains : mapping of int to int
+        For the layers that stream blocks of rows to each other, which are interleaved with each other only, the number
+        of their chain.
 
     Returns
     -------
@@ -53,11 +64,14 @@ def interleave(
     """
     order: list[tuple[int, TileStep]] = []
     after: dict[int, int] = {}
-    for is_interleavable, part in groupby(
-        zip(layers, steps, strict=True), key=lambda each: interleavable[each[0]]
+    for (chain, is_interleavable), part in groupby(
+        zip(layers, steps, strict=True), key=lambda each: (chains.get(each[0]), interleavable[each[0]])
     ):
         mine = part_in_order = list(part)
-        if is_interleavable and mine[0][0] != mine[-1][0]:
+        if is_interleavable and chain is not None:
+            mine, inputs = _UnitScheduler(config, mine).run()
+            after |= {len(order) + at: len(order) + position for at, position in enumerate(inputs)}
+        elif is_interleavable and mine[0][0] != mine[-1][0]:
             mine = [(layer, piece) for layer, step in mine for piece in _pieces(step)]
             needs = dict(_needs(config, mine))
             queues: dict[int, list[int]] = defaultdict(list)
@@ -77,6 +91,249 @@ def interleave(
             mine = [mine[number] for number, _, _ in listed]
         order += mine
     return order, after
+
+
+#: Cycles from the last row of a MATRIX command, and from the last point of a FUSE command, to results that another
+#: command can read, and cycles between two FUSE commands.
+_SUMS, _RESULTS, _NEXT_COMMAND = 42, 75, 6
+
+
+class _Queue(IntEnum):
+    """Queues of a layer's parts: parts of a queue remain in order."""
+
+    MATRIX = 0
+    DRAIN = 1  # FUSE commands of steps with MATRIX commands
+    AHEAD = 2  # FUSE-only steps that may run ahead of other steps of the layer
+    FUSE = 3
+
+
+class _Part(NamedTuple):
+    """Commands of a step on one unit."""
+
+    layer: int
+    queue: _Queue
+    step: TileStep
+
+
+def _parts(layer: int, step: TileStep) -> Iterator[_Part]:
+    """Yield a step in parts with the commands of one unit: all MATRIX commands, or one FUSE command."""
+    if step.matrix:
+        yield _Part(layer, _Queue.MATRIX, replace(step, fuse=[], stores=[], unit_cycles=None))
+    loads = [] if step.matrix else step.loads
+    queue = _Queue.DRAIN if step.matrix else _Queue.AHEAD if step.ahead else _Queue.FUSE
+    commands = [[command] for command in step.fuse] or ([] if step.matrix else [[]])
+    for number, fuse in enumerate(commands, 1):
+        part = TileStep(block=step.block, loads=loads if number == 1 else [], fuse=fuse)
+        part.stores = step.stores if number == len(commands) else []
+        yield _Part(layer, queue, part)
+
+
+class _UnitScheduler:
+    """List scheduling of the commands of layers that stream blocks of rows, which models each unit separately.
+
+    The next part is always the one that can start first. Ties are resolved in favor of drains, without which MATRIX
+    would have to wait for the accumulator, then of products whose results other layers of the chain need, then of the
+    oldest block.
+    """
+
+    def __init__(self, config: MlaConfig, steps: Sequence[tuple[int, TileStep]]):
+        self.config = config
+        parts = [part for layer, step in steps for part in _parts(layer, step)]
+        self.sums = _SumPlaces(config, [part.step for part in parts])
+        self.parts = [part._replace(step=self.sums.numbered(at, part.step)) for at, part in enumerate(parts)]
+        self.queues: dict[tuple[int, _Queue], list[int]] = defaultdict(list)
+        for at, part in enumerate(self.parts):
+            self.queues[part.layer, part.queue].append(at)
+        numbers = {key: number for number, key in enumerate(self.queues)}
+        each = [(numbers[part.layer, part.queue], part.step) for part in self.parts]
+        self.needs = dict(_needs(config, each))
+        for at in range(len(self.parts)):
+            self.needs[at] |= self.sums.needs_of_drains(at, self.needs)
+        self.stored = {command.write().buffer for _, step in steps for command in step.stores}
+
+    def run(self) -> tuple[list[tuple[int, TileStep]], list[int]]:
+        """Return the parts in issue order with their layers, and the positions from which their inputs exist."""
+        begins = self._begins()
+        times: dict[int, float] = {}
+        last: dict[tuple[int, _Queue], float] = {}
+        for at, begin in begins.items():
+            key = self.parts[at].layer, self.parts[at].queue
+            # MATRIX commands are issued in advance, so that MATRIX has work when FUSE's queue is full.
+            time = begin - _MATRIX_LEAD_STEPS * self._cycles(self.parts[at].step.matrix)
+            times[at] = last[key] = max(
+                [time, last.get(key, time), *(times[need] for need in self.needs[at])]
+            )
+        order = sorted(begins, key=lambda at: times[at])
+        positions = {at: position for position, at in enumerate(order)}
+        inputs = [max((positions[need] + 1 for need in self.needs[at]), default=0) for at in order]
+        return [(self.parts[at].layer, self.sums.placed(self.parts[at].step)) for at in order], inputs
+
+    def _begins(self) -> dict[int, int]:
+        """Return the start times of all parts, in the order in which they are scheduled."""
+        free = {True: 0, False: 0}  # times at which MATRIX and FUSE become idle
+        heads = dict.fromkeys(self.queues, 0)
+        done: dict[int, int] = {}
+        out: dict[int, int] = {}
+        while len(out) < len(self.parts):
+            found = []
+            for (layer, queue), mine in self.queues.items():
+                if heads[layer, queue] == len(mine):
+                    continue
+                at = mine[heads[layer, queue]]
+                needs = self.needs[at] | self.sums.needs_of_place(at)
+                if needs <= done.keys():
+                    ready = max((done[need] for need in needs), default=0) + self._loading(at)
+                    matrix = queue is _Queue.MATRIX
+                    begin = max(ready, free[matrix])
+                    age = layer if matrix else self.parts[at].step.block
+                    found.append((begin, queue > _Queue.DRAIN, age, queue, layer, at))
+            begin, _, _, queue, layer, at = min(found)
+            heads[layer, queue] += 1
+            self.needs[at] |= self.sums.take(at)
+            step, matrix = self.parts[at].step, queue is _Queue.MATRIX
+            end = begin + self._cycles(step.matrix if matrix else step.fuse)
+            free[matrix] = end if matrix else end + _NEXT_COMMAND
+            done[at] = end + (_SUMS if matrix else _RESULTS)
+            out[at] = begin
+        return out
+
+    def _cycles(self, commands: Sequence[Command]) -> int:
+        return sum(cycles(command, self.config) for command in commands)
+
+    def _loading(self, at: int) -> int:
+        """Return the cycles until a part has loaded results that other steps have stored."""
+        loads = [
+            command
+            for command in self.parts[at].step.loads
+            if any(ref.buffer in self.stored for ref in command.reads())
+        ]
+        return self._cycles(loads) + _DELAY if loads else 0
+
+
+class _SumPlaces:
+    """Places in the accumulator of the sums of several layers, which take turns in the order of the MATRIX commands.
+
+    FUSE cannot read a bank of the accumulator while MATRIX adds to sums in this bank. Each tile of sums is therefore in
+    another bank than the tile before it, and what FUSE writes to the accumulator is in other banks than all tiles. The
+    layers keep their own buffers if there is no room for two tiles.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the target machine.
+    steps : sequence of TileStep
+        Steps with the commands of one unit each, in an order in which they can run.
+    """
+
+    def __init__(self, config: MlaConfig, steps: Sequence[TileStep]):
+        #: Number of each step's tile, and the steps that drain each tile; first steps of tiles.
+        self.tiles: dict[int, int] = {}
+        self.drains: dict[int, set[int]] = defaultdict(set)
+        self.first: set[int] = set()
+        #: Buffers with sums, which this object replaces.
+        self.buffers: set[CircularBuffer] = set()
+        #: Tiles in the order in which MATRIX computes them; their places are used in rotation.
+        self.order: list[int] = []
+        self.place: dict[int, BufferRef] = {}
+        self.places = self._find_places(config, steps)
+        if self.places:
+            self._find_tiles(steps)
+        size = max((buffer.total for buffer in self.buffers), default=1)
+        self.all = CircularBuffer(BufferMemory.ACC, "sums", size, max(len(self.first), 1))
+
+    def _find_places(self, config: MlaConfig, steps: Sequence[TileStep]) -> list[BufferRef]:
+        """Return the places of tiles, alternating between banks; none if the layers keep their own buffers."""
+        refs = {ref.buffer for step in steps for command in step.fuse for ref in command.refs()}
+        scratch = {command.write().buffer for step in steps for command in step.fuse}
+        self.buffers = {command.write().buffer for step in steps for command in step.matrix} - scratch
+        rows = config.acc_rows // config.acc_banks
+        others = [buffer for buffer in refs - self.buffers if buffer.memory == BufferMemory.ACC]
+        banks = config.acc_banks - ceil_div(sum(buffer.total for buffer in others), rows)
+        size = max((buffer.total for buffer in self.buffers), default=0)
+        each = rows // size if size else 0
+        if banks * each < 2:
+            return []
+        made = [
+            CircularBuffer(BufferMemory.ACC, f"sums{bank}", rows // each, each, family="sums")
+            for bank in range(banks)
+        ]
+        return [BufferRef(buffer, number) for number in range(each) for buffer in made]
+
+    def _find_tiles(self, steps: Sequence[TileStep]) -> None:
+        """Number the tiles: a MATRIX command begins a tile if its buffer is new, or has been drained."""
+        current: dict[CircularBuffer, int] = {}
+        drained: set[CircularBuffer] = set()
+        for at, step in enumerate(steps):
+            for command in step.matrix:
+                buffer = command.write().buffer
+                if buffer in self.buffers:
+                    if buffer not in current or buffer in drained:
+                        drained.discard(buffer)
+                        current[buffer] = len(self.first)
+                        self.first.add(at)
+                    self.tiles[at] = current[buffer]
+            for command in step.fuse:
+                for buffer in self.buffers & {ref.buffer for ref in command.reads()}:
+                    drained.add(buffer)
+                    self.tiles[at] = current[buffer]
+                    self.drains[current[buffer]].add(at)
+
+    def numbered(self, at: int, step: TileStep) -> TileStep:
+        """Return a step whose sums are in a buffer of all tiles, so that no tile waits for the place of another."""
+        if at not in self.tiles:
+            return step
+        tile = self.tiles[at]
+        return _replaced(
+            step, lambda ref: BufferRef(self.all, tile, ref.offset) if ref.buffer in self.buffers else ref
+        )
+
+    def placed(self, step: TileStep) -> TileStep:
+        """Return a step of `numbered` with the places of its sums."""
+
+        def place(ref: BufferRef) -> BufferRef:
+            if ref.buffer is not self.all:
+                return ref
+            return self.place[ref.index].plus(ref.offset)
+
+        return _replaced(step, place)
+
+    def needs_of_drains(self, at: int, needs: Mapping[int, set[int]]) -> set[int]:
+        """Return the steps that the drains of a tile need, if a step begins the tile, except steps of the tile.
+
+        Otherwise, tiles that cannot be drained yet could take all places.
+        """
+        if at not in self.first:
+            return set()
+        return {need for drain in self.drains[self.tiles[at]] for need in needs[drain] if need < at}
+
+    def needs_of_place(self, at: int) -> set[int]:
+        """Return the steps that drain the tile whose place a step takes; none if it does not begin a tile."""
+        if at not in self.first or len(self.order) < len(self.places):
+            return set()
+        return self.drains[self.order[-len(self.places)]]
+
+    def take(self, at: int) -> set[int]:
+        """Give the next place to the tile that a step begins, if any; return the result of `needs_of_place`."""
+        needs = self.needs_of_place(at)
+        if at in self.first:
+            self.place[self.tiles[at]] = self.places[len(self.order) % len(self.places)]
+            self.order.append(self.tiles[at])
+        return needs
+
+
+def _replaced(step: TileStep, change: Callable[[BufferRef], BufferRef]) -> TileStep:
+    """Return a step with other addresses in the MATRIX and FUSE commands that have different ones."""
+
+    def changed(command: Command) -> Command:
+        fields = {
+            name: change(value) if isinstance(value, BufferRef) else value
+            for name, value in command.fields.items()
+        }
+        same = all(value is command.fields[name] for name, value in fields.items())
+        return command if same else Command(command.unit, command.layer, fields)
+
+    commands = {name: [changed(each) for each in getattr(step, name)] for name in ("matrix", "fuse")}
+    return replace(step, **commands, unit_cycles=None)
 
 
 def _streams_continue(order: Sequence[tuple[int, TileStep]]) -> bool:
@@ -174,7 +431,8 @@ def _ranks(
     users: dict[int, set[int]] = defaultdict(set)
     for step, needs in after.items():
         for need in needs:
-            users[owner[need]].add(owner[step])
+            if owner[need] < owner[step]:  # not a write to memory that a later layer has read
+                users[owner[need]].add(owner[step])
     ranks: dict[int, int] = {}
     for layer in sorted(queues, reverse=True):
         alone = sum(fuse for matrix, fuse, _ in (works[step] for step in queues[layer]) if not matrix)

@@ -201,6 +201,7 @@ class TileStep:
     """
 
     block: int = 0
+    ahead: bool = False
     unit_cycles: UnitCycles | None = field(default=None, repr=False)
     loads: list[Command] = field(default_factory=list)
     matrix: list[Command] = field(default_factory=list)
@@ -264,6 +265,38 @@ def simplify_fields(unit: Unit, fields: Fields, n: int) -> Fields:
 
 
 @dataclass(frozen=True)
+class RowBlocks:
+    """Division of the rows of a stack of matrices into blocks.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of a block; the last block of a matrix may have fewer.
+    matrix_rows : int
+        Rows of a matrix.
+    """
+
+    rows: int
+    matrix_rows: int
+
+    def locate(self, row: int) -> tuple[int, int]:
+        """Return the index of the block that contains a row of the stack, and the index of the row in the block."""
+        matrix, row = divmod(row, self.matrix_rows)
+        block, row = divmod(row, self.rows)
+        return matrix * -(-self.matrix_rows // self.rows) + block, row
+
+    def pieces(self, total: int, size: int) -> Iterator[tuple[int, int]]:
+        """Yield the start and length of pieces of at most `size` rows, each within a block, of a stack of rows."""
+        start = 0
+        while start < total:
+            _, row = self.locate(start)
+            of_matrix = self.matrix_rows - start % self.matrix_rows
+            count = min(size, self.rows - row, of_matrix, total - start)
+            yield start, count
+            start += count
+
+
+@dataclass(frozen=True)
 class TensorLayout:
     """Layout of an image (h, w, c) in DRAM or in the scratchpad.
 
@@ -280,6 +313,8 @@ class TensorLayout:
     channel_block : int
         Number of channels per tile if the tiles of the buffer are blocks of channels; 0 if the channels of a pixel are
         contiguous.
+    row_blocks : RowBlocks or None
+        Blocks of rows if the tiles of the buffer are blocks of pixels, each a row of channels.
     """
 
     buffer: CircularBuffer
@@ -290,11 +325,17 @@ class TensorLayout:
     row: int
     offset: int = 0
     channel_block: int = 0
+    row_blocks: RowBlocks | None = None
 
     @property
     def on_chip(self) -> bool:
         """True if the tensor is in the scratchpad."""
         return self.buffer.memory == BufferMemory.SP
+
+    @property
+    def streamed(self) -> bool:
+        """True if the buffer contains only some blocks of the tensor at a time."""
+        return bool(self.channel_block) or self.row_blocks is not None
 
     def compact(self, size: int) -> bool:
         """Return True if the elements, of `size` bytes each, are contiguous."""
@@ -318,6 +359,14 @@ class TensorLayout:
         """Return the distance in bytes from the first element to `element`, for elements of `size` bytes."""
         pixel, channel = divmod(element, self.c)
         return pixel * self.pixel + channel * size
+
+    def element(self, index: int, size: int) -> BufferRef:
+        """Return the address of the element with an index, for elements of `size` bytes."""
+        if self.row_blocks is None:
+            return self.address().plus(self.byte_offset(index, size))
+        pixel, channel = divmod(index, self.c)
+        block, row = self.row_blocks.locate(pixel)
+        return BufferRef(self.buffer, block, self.offset + row * self.pixel + channel * size)
 
     def address(self, row: int = 0, column: int = 0, channel: int = 0) -> BufferRef:
         """Return the address of an element; `channel` is an offset in bytes."""

@@ -33,8 +33,8 @@ _LOAD = 7
 #: Cycles from a MATRIX command to the first of its weight rows, and from its last row to its last sum; cycles between
 #: the rows of a command and the weights of a depthwise stream.
 _WEIGHTS, _SUMS, _NEXT_STREAM = 3, 39, 6
-#: Cycles from FUSE's last point to its result, and more cycles for each result that is reduced across lanes.
-_RESULT, _ACROSS = 70, 3
+#: Cycles from FUSE's last point to its result, and cycles between the points of two FUSE commands.
+_RESULT, _NEXT_COMMAND = 70, 6
 #: Cycles from the last beat of a store to its response.
 _ANSWER = 20
 #: Maximum number of loads whose data are awaited at the same time (`hw/units/load/unit.py`).
@@ -182,7 +182,7 @@ class _Simulation:
 
     def _fuse(self, begin: float, issued: Issued) -> CommandTime:
         taken = _fuse_cycles(self.config, unpack_fields(Unit.FUSE, list(issued.values)))
-        self.free[Unit.FUSE] = begin + taken
+        self.free[Unit.FUSE] = begin + taken + _NEXT_COMMAND
         return CommandTime(begin, begin + taken, begin + taken + _RESULT + _TOKEN)
 
     def _beats(self, command: Command, issued: Issued) -> int:
@@ -222,7 +222,7 @@ def _fuse_cycles(config: MlaConfig, c: CommandFields) -> int:
     digits = 0
     if c.post in PAIRS:
         digits = ceil(results * config.reciprocal_cycles(root=c.post != Post.RECIP))
-    return max(points * config.fuse_rate, *reads.values(), writes, digits) + _ACROSS * across * results
+    return max(points * config.fuse_rate, *reads.values(), writes, digits)
 
 
 def _count(command: Command, name: str) -> int:

@@ -406,9 +406,7 @@ class MatrixStack:
 
     def address(self, start: int, row: int, column: int) -> BufferRef:
         """Return the address of element (row, column) of the matrix that begins at element `start` of the tensor."""
-        return self.layout.address().plus(
-            self.layout.byte_offset(start + row * self.stack.pitch + column, self.bytes)
-        )
+        return self.layout.element(start + row * self.stack.pitch + column, self.bytes)
 
 
 class MatmulSteps:
@@ -490,8 +488,10 @@ class MatmulSteps:
         """Generate the steps of all tiles, matrix by matrix."""
         layer, out = self.layer, []
         for starts in zip(layer.a.starts, layer.b.starts, layer.out.starts, strict=True):
-            rows, blocks = list(pieces(self.m, self.rows)), list(pieces(self.blocks, self.columns))
-            if self.context.schedule.order == "rows":
+            streamed = self.a.layout.row_blocks or self.y.layout.row_blocks
+            split = pieces if streamed is None else streamed.pieces
+            rows, blocks = list(split(self.m, self.rows)), list(pieces(self.blocks, self.columns))
+            if self.context.schedule.order == "rows" or streamed is not None:
                 tiles = [(row, block) for row in rows for block in blocks]
             else:
                 tiles = [(row, block) for block in blocks for row in rows]
@@ -505,7 +505,7 @@ class MatmulSteps:
         acc, out = self.acc.next(), []
         first, length = self.layer.inner(row, rows)
         for start, count in pieces(length, self.depth * self.n):
-            step = TileStep()
+            step = TileStep(block=self._row_block(starts, row))
             inner = first + start, count
             step.matrix.append(
                 self._matrix(step, acc, starts, (row, rows), (block, blocks), inner, start > 0)
@@ -513,6 +513,14 @@ class MatmulSteps:
             out.append(step)
         self._drain(out[-1], acc, starts[2], (row, rows), (block, blocks))
         return out
+
+    def _row_block(self, starts: tuple[int, int, int], row: int) -> int:
+        """Return the index of the block of rows, of the left operand or the result, that contains a row of a matrix."""
+        for stack, start in ((self.a, starts[0]), (self.y, starts[2])):
+            blocks = stack.layout.row_blocks
+            if blocks is not None:
+                return blocks.locate(start // stack.layout.c + row)[0]
+        return 0
 
     def _matrix(
         self,

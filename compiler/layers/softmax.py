@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
+from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, RowBlocks, TileStep
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Tables, TileBuffers, pieces
 from compiler.ir.identity import identity
 from compiler.kernel_library.reduce import LOW_BITS, exponential_parts, softmax_tables
@@ -106,7 +106,7 @@ def softmax_tilings(context: TilingContext, layer: SoftmaxLayer) -> Tilings:
     total, blocks = x.h * x.w, ceil_div(x.c, n)
     found = False
     if x.c <= MAX_SAME_UNIT:
-        of_row = _row_cycles(layer, blocks, context.config)
+        of_row = softmax_row_cycles(layer, blocks, context.config)
         for tiling in row_tilings(
             context, layer, layer.passes, of_row, STAGGERED_PASS_CYCLES, STATISTICS_BUFFERS
         ):
@@ -124,8 +124,8 @@ def softmax_tilings(context: TilingContext, layer: SoftmaxLayer) -> Tilings:
         )
 
 
-def _row_cycles(layer: SoftmaxLayer, blocks: int, config: MlaConfig) -> float:
-    """Return the FUSE cycles of a row."""
+def softmax_row_cycles(layer: SoftmaxLayer, blocks: int, config: MlaConfig) -> float:
+    """Return the FUSE cycles of a row of `blocks` blocks of N elements."""
     return (layer.passes - 1) * blocks + max(float(blocks), config.reciprocal_cycles(root=False))
 
 
@@ -143,7 +143,7 @@ def softmax_tile_model(layer: SoftmaxLayer, s: LayerSchedule, context: LayerCont
         return row_tile_model(
             layer, replace(s, rows=1), context, passes * parts, of_row, _table_count(columns)
         )
-    of_row = _row_cycles(layer, blocks, context.config)
+    of_row = softmax_row_cycles(layer, blocks, context.config)
     return row_tile_model(
         layer, s, context, layer.passes, of_row, _table_count(columns), pass_cycles=STAGGERED_PASS_CYCLES
     )
@@ -207,11 +207,12 @@ class SoftmaxSteps:
         """Generate the steps of all tiles."""
         if self.in_parts:
             return [step for row in range(self.total) for step in self._row(row)]
-        return self._tiles()
+        blocks = self.x.row_blocks or self.y.row_blocks
+        return self._tiles() if blocks is None else self._streamed(blocks)
 
     def _source(self, step: TileStep, start: int, count: int) -> BufferRef:
         """Return the address of `count` elements of x from element `start`."""
-        return self.x.address().plus(start) if self.x.on_chip else self.tiles.get((start, count), step)
+        return self.x.element(start, 1) if self.x.on_chip else self.tiles.get((start, count), step)
 
     def _tiles(self) -> list[TileStep]:
         """Return the steps of tiles of whole rows.
@@ -226,14 +227,32 @@ class SoftmaxSteps:
             step = out[-1] if number == 0 and len(tiles) == 1 else TileStep()
             if step is not out[-1]:
                 out.append(step)
-            x, stats = ready
-            across = self._across(x, rows, self.blocks) | self._less(stats, _RECIPROCAL)
-            summed = self._exponentials(step, reduce=Reduce.SUM, lane_reduce=Reduce.SUM, post=Post.RECIP)
-            self._add(step, self.cols, across | summed | self._reciprocal(stats))
+            self._sums(step, rows, *ready)
+            before = ready
             if number + 1 < len(tiles):
                 ready = self._begin(step, *tiles[number + 1])
-            self._results(step, start * self.cols, rows, self.cols, x, stats)
+            self._results(step, start * self.cols, rows, self.cols, *before)
         return out
+
+    def _streamed(self, blocks: RowBlocks) -> list[TileStep]:
+        """Return the steps of tiles within blocks of rows, which the list scheduler interleaves with the producer of
+        the rows and their reader: one step for the maxima and one for the results of a tile.
+        """
+        out = []
+        for start, rows in blocks.pieces(self.total, self.rows):
+            block = blocks.locate(start)[0]
+            first, step = TileStep(block=block, ahead=True), TileStep(block=block)
+            ready = self._begin(first, start, rows)
+            self._sums(step, rows, *ready)
+            self._results(step, start * self.cols, rows, self.cols, *ready)
+            out += [first, step] if first.fuse else [step]
+        return out
+
+    def _sums(self, step: TileStep, rows: int, x: BufferRef, stats: BufferRef) -> None:
+        """Add the reciprocals of the sums of a tile to a step."""
+        across = self._across(x, rows, self.blocks) | self._less(stats, _RECIPROCAL)
+        summed = self._exponentials(step, reduce=Reduce.SUM, lane_reduce=Reduce.SUM, post=Post.RECIP)
+        self._add(step, self.cols, across | summed | self._reciprocal(stats))
 
     def _begin(self, step: TileStep, start: int, rows: int) -> tuple[BufferRef, BufferRef]:
         """Add the load and the maxima of a tile to a step; return the addresses of the elements and of the maxima."""
@@ -371,7 +390,7 @@ class SoftmaxSteps:
     ) -> None:
         """Add the pass and the store of the results; `start` is the index of the first element in the tensor."""
         n, blocks = self.n, ceil_div(width, self.n)
-        y = self.y.address().plus(start) if self.y.on_chip else self.out.next()
+        y = self.y.element(start, 1) if self.y.on_chip else self.out.next()
         found = self._exponentials(
             step,
             post=Post.ROW,

@@ -18,7 +18,7 @@ _MAX_SIZE = 1 << 24
 #: Size that stands for a layer's whole extent, such as the width of a strip that includes all columns.
 ALL_COLUMNS = 1 << 16
 #: Fields that may be 0.
-_MAY_BE_NONE = ("prefetch", "stream_channel_blocks")
+_MAY_BE_NONE = ("prefetch", "stream_channel_blocks", "stream_row_blocks")
 
 #: Names of the fields in documents of version 2, in order.
 _NAMES = (
@@ -47,6 +47,7 @@ _NAMES = (
     "same_program_as_previous",
     "own_counter_tag",
     "strip_width",
+    "stream_row_blocks",
 )
 
 
@@ -77,7 +78,8 @@ _NAMES = (
     "joined",
     "counted",
     "strip_width",
-    added=("strip_width",),
+    "stream_row_blocks",
+    added=("strip_width", "stream_row_blocks"),
 )
 @dataclass(frozen=True, kw_only=True)
 class LayerSchedule:
@@ -138,6 +140,10 @@ class LayerSchedule:
     strip_width : int
         Output columns of a strip of a convolution, a depthwise convolution or a pool (packed pixels count as one). An
         image with more columns is split into strips, which are loaded, computed and stored separately.
+    stream_row_blocks : int
+        For a matrix product whose result is read only by a softmax, or a softmax that is read only by a matrix product:
+        number of blocks of `rows` rows of the result, as many as a tile of the product has, that the scratchpad holds
+        at a time, with both layers interleaved by blocks; 0 to hold the whole result.
     """
 
     rows: int = 1 << 16
@@ -165,6 +171,7 @@ class LayerSchedule:
     same_program_as_previous: bool = False
     own_counter_tag: bool = True
     strip_width: int = ALL_COLUMNS
+    stream_row_blocks: int = 0
 
     def __post_init__(self) -> None:
         values = self.__dict__

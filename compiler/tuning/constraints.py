@@ -90,6 +90,7 @@ TRANSFORMATIONS: dict[str, frozenset[str]] = {
     "scale": frozenset({"common_scale"}),
     "on_chip": frozenset({"on_chip"}),
     "channel_blocks": frozenset({"stream_channel_blocks"}),
+    "row_blocks": frozenset({"stream_row_blocks"}),
     "interleave": frozenset({"interleave"}),
     "same_program": frozenset({"same_program_as_previous"}),
     "counter_tag": frozenset({"own_counter_tag"}),

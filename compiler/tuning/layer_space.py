@@ -33,7 +33,14 @@ _BEST_TILINGS = 16
 _MAX_KNOWN_NETWORKS = 8
 
 #: Fields that describe how a layer is executed relative to its neighbors.
-_CONTEXT_FIELDS = ("prefetch", "same_program_as_previous", "interleave", "on_chip", "own_counter_tag")
+_CONTEXT_FIELDS = (
+    "prefetch",
+    "same_program_as_previous",
+    "interleave",
+    "on_chip",
+    "own_counter_tag",
+    "stream_row_blocks",
+)
 
 Change = Callable[[random.Random, LayerSchedule], LayerSchedule]
 

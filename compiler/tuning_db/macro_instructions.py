@@ -218,12 +218,14 @@ class Surroundings:
         before = schedules.get(infos[start - 1].name) if start else None
         after = schedules.get(infos[start + count].name) if start + count < len(infos) else None
         fused = (
-            None if before is None else (before.interleave, bool(before.stream_channel_blocks)),
+            None
+            if before is None
+            else (before.interleave, bool(before.stream_channel_blocks or before.stream_row_blocks)),
             None
             if after is None
             else (
                 after.interleave,
-                bool(after.stream_channel_blocks),
+                bool(after.stream_channel_blocks or after.stream_row_blocks),
                 after.same_program_as_previous,
                 after.own_counter_tag,
             ),

@@ -5,10 +5,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice, product
 
+from compiler.codegen.block_streaming import row_stream_obstacle
 from compiler.cost.learned.model import CycleModel
-from compiler.initial_schedule.initial import initial_schedule, tiling_contexts
+from compiler.initial_schedule.initial import (
+    AttentionTiling,
+    attention_tilings,
+    initial_schedule,
+    tiling_contexts,
+)
 from compiler.layers.base import Layer
 from compiler.layers.lowering_context import image_of
+from compiler.layers.matmul import MatmulLayer
+from compiler.layers.softmax import SoftmaxLayer
 from compiler.layers.tiling_context import TilingContext
 from compiler.lowering.lower import LoweredNetwork
 from compiler.pipeline import ModelCompiler
@@ -38,6 +46,8 @@ OPTIMISM = 1.5
 _MAX_ROUNDS = 8
 #: Number of tilings of each layer of a pair that are combined.
 _BEST_TILINGS = 2
+#: Maximum number of tilings of attention that are considered, with different rows of a block.
+_MAX_ATTENTION_TILINGS = 6
 #: Numbers of tiles of interleaved layers that are considered.
 _TILE_COUNTS = (2, 4, 8)
 #: Minimum gain as a fraction of a network's cycles.
@@ -111,6 +121,7 @@ class FusionKind(StrEnum):
     CHANNEL_BLOCKS = (
         "channel_blocks"  # the intermediate tensor is streamed in blocks of channels, depth first
     )
+    ROW_BLOCKS = "row_blocks"  # scores and softmax of attention are streamed in blocks of rows
     INTERLEAVE = "interleave"  # tiles of both layers are interleaved, as soon as their inputs are ready
     SAME_PROGRAM = "same_program"  # one program, without a dispatch between the layers
 
@@ -124,7 +135,8 @@ class FusionOpportunity:
     kind : FusionKind
         Kind of the fusion.
     layers : tuple of str
-        Names of both layers; for an existing chain, the name of its single layer.
+        Names of both layers, and of the product that reads the softmax for a stream of blocks of rows; for an existing
+        chain, the name of its single layer.
     applied : bool
         True if the current schedule contains this fusion.
     reason : str
@@ -349,7 +361,8 @@ class FusionEngine:
         """
         layers: dict[str, LayerSchedule] = {}
         for stage in self.prepared.lowered(()):
-            layers |= initial_schedule(self.prepared.config, stage, (), self.conditions.dram).layers
+            config, dram = self.prepared.config, self.conditions.dram
+            layers |= initial_schedule(config, stage, (), dram, streams=False).layers
         separate = {name: replace(each, on_chip=False, interleave=False) for name, each in layers.items()}
         return Schedule((), separate)
 
@@ -379,6 +392,8 @@ class FusionEngine:
             yield from self._chains(schedule, opportunity, layers)
         elif opportunity.kind is FusionKind.ON_CHIP:
             yield from self._placed(schedule, opportunity, stage)
+        elif opportunity.kind is FusionKind.ROW_BLOCKS:
+            yield from self._row_blocks(schedule, opportunity, stage)
         elif opportunity.kind is FusionKind.INTERLEAVE:
             yield from self._interleaved(schedule, opportunity, stage)
         elif opportunity.kind is FusionKind.SAME_PROGRAM:
@@ -448,6 +463,30 @@ class FusionEngine:
                 for name, tiling in zip(names, tilings, strict=True)
             }
             yield description, replace(schedule, layers=schedule.layers | tiled)
+
+    def _row_blocks(
+        self, schedule: Schedule, opportunity: FusionOpportunity, stage: LoweredNetwork
+    ) -> Iterator[tuple[str, Schedule]]:
+        """Yield attention with streams of blocks of rows, or without them if they are in use."""
+        config, dram, names = self.prepared.config, self.conditions.dram, opportunity.layers
+        if opportunity.applied:
+            first = initial_schedule(config, stage, schedule.fusions, dram, streams=False)
+            whole = {name: first.layers[name] for name in names}
+            yield "whole tensors", replace(schedule, layers=schedule.layers | whole)
+        number = [layer.name for layer in stage.layers].index(names[0])
+        known: dict[int, AttentionTiling] = {}
+        for tiling in attention_tilings(config, stage, number, dram):
+            known.setdefault(tiling.schedules[0].rows, tiling)
+        for rows, tiling in islice(known.items(), _MAX_ATTENTION_TILINGS):
+            kept = {
+                name: replace(
+                    each,
+                    same_program_as_previous=schedule.layers[name].same_program_as_previous,
+                    on_chip=each.on_chip if name != names[2] else schedule.layers[name].on_chip,
+                )
+                for name, each in zip(names, tiling.schedules, strict=True)
+            }
+            yield f"blocks of {rows} rows", replace(schedule, layers=schedule.layers | kept)
 
     def _spaces(self, stage: LoweredNetwork) -> dict[str, LayerSpace]:
         """Return the search spaces of the layers of a stage, by name in order."""
@@ -555,12 +594,28 @@ class _Walk:
         yield FusionOpportunity(
             FusionKind.CHANNEL_BLOCKS, names, bool(mine.stream_channel_blocks), why, size, self.number
         )
+        if isinstance(first, MatmulLayer) and isinstance(second, SoftmaxLayer):
+            yield self._attention(first, second, mine, size)
         yield FusionOpportunity(
             FusionKind.INTERLEAVE, names, mine.interleave and its.interleave, apart, size, self.number
         )
         yield FusionOpportunity(
             FusionKind.SAME_PROGRAM, names, its.same_program_as_previous, apart, size, self.number
         )
+
+    def _attention(self, first: Layer, softmax: Layer, mine: LayerSchedule, size: int) -> FusionOpportunity:
+        """Return the opportunity to stream scores, and the softmax of them, in blocks of rows to another product."""
+        number = self.at[first.name]
+        after = [layer.name for layer in self.stage.layers[number + 2 : number + 3]]
+        why = row_stream_obstacle(self.stage, number) or row_stream_obstacle(self.stage, number + 1)
+        tilings = (
+            () if why else attention_tilings(self.prepared.config, self.stage, number, self.conditions.dram)
+        )
+        if not why and not tilings:
+            why = "no tiling fits the scratchpad and the accumulator"
+        applied = bool(mine.stream_row_blocks) and mine.on_chip
+        names = (first.name, softmax.name, *(after if not why else ()))
+        return FusionOpportunity(FusionKind.ROW_BLOCKS, names, applied, why, size, self.number)
 
     def _bytes(self, layer: Layer) -> int:
         image = image_of(self.stage.graph.tensors[self.stage.root(layer.y)])

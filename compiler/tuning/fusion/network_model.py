@@ -8,7 +8,7 @@ from typing import NamedTuple
 from compiler.cost.learned.features import FeatureRow, row_maker
 from compiler.cost.learned.model import CycleModel
 from compiler.cost.timeline import timeline_cycles
-from compiler.initial_schedule.initial import FUSE_ONLY, tiling_contexts
+from compiler.initial_schedule.initial import FUSE_ONLY, attention_tilings, attentions, tiling_contexts
 from compiler.layers.base import Layer
 from compiler.lowering.lower import LoweredNetwork
 from compiler.pipeline import CompilationTrace, ModelCompiler
@@ -64,6 +64,7 @@ class _Stage:
         #: Predictions by the identity of the features, which are kept so that identities remain unique.
         self.predictions: dict[int, tuple[FeatureRow, NetworkPrediction]] = {}
         self._candidates: dict[int, dict[tuple[LayerSchedule, LayerSchedule], FusedPair]] = {}
+        self._attentions: dict[int, dict[tuple[LayerSchedule, ...], float]] = {}
 
     @cached_property
     def useful(self) -> dict[str, float]:
@@ -112,9 +113,21 @@ class _Stage:
         fused = self._candidates[number].get((first, second))
         return None if fused is None else fused.estimate - min(fused.start, self.rows.lead(number, schedules))
 
+    def attention(self, number: int, schedules: dict[str, LayerSchedule]) -> float | None:
+        """Estimate the cycles of the products and the softmax of attention whose first layer has index `number`; None
+        if they do not stream blocks of rows, or if their tiling is unknown.
+        """
+        mine = tuple(_normalized(schedules[each.name]) for each in self.stage.layers[number : number + 3])
+        if not mine[0].stream_row_blocks or number not in attentions(self.stage):
+            return None
+        if number not in self._attentions:
+            tilings = attention_tilings(self.config, self.stage, number, self.dram)
+            self._attentions[number] = {each.schedules: each.cycles for each in tilings}
+        return self._attentions[number].get(mine)
+
 
 def _normalized(schedule: LayerSchedule) -> LayerSchedule:
-    """Reset the fields of a layer schedule that do not affect how a pair streams channel blocks."""
+    """Reset the fields of a layer schedule that do not affect how layers stream blocks to each other."""
     return replace(schedule, same_program_as_previous=False, own_counter_tag=True)
 
 
@@ -234,6 +247,11 @@ class NetworkCostModel:
                 if cycles is not None:
                     out[layer.name] = NetworkPrediction(cycles, cycles * _PAIR_ERROR)
                     out[stage.layers[number + 1].name] = NetworkPrediction(0.0, 0.0)
+            cycles = known.attention(number, schedules)
+            if cycles is not None:
+                out[layer.name] = NetworkPrediction(cycles, cycles * _PAIR_ERROR)
+                for other in stage.layers[number + 1 : number + 3]:
+                    out[other.name] = NetworkPrediction(0.0, 0.0)
         return out
 
     def _stage(self, stage: LoweredNetwork) -> _Stage:

@@ -804,7 +804,7 @@ def _group(stream: CommandStream, code: StageExecutable, parts: range) -> Progra
                 name == layer.y
                 or root in inputs
                 or home is None
-                or home.channel_block
+                or home.streamed
                 or home.buffer.data is not None
             ):
                 continue
@@ -842,7 +842,7 @@ def _checked_tensors(stream: CommandStream, parts: tuple[ProgramPart, ...]) -> I
             CheckedTensor(layer.y, stream.layouts[layer.y].buffer.memory, _bytes_of(stream, layer))
             for number, layer in enumerate(lowered.layers)
             if last[number] == at < read.get(lowered.root(layer.y), -1)
-            and not stream.layouts[layer.y].channel_block
+            and not stream.layouts[layer.y].streamed
             and stream.layouts[layer.y].buffer not in outside
         ]
 
