@@ -53,6 +53,7 @@ from compiler.passes import reduce_graph, simplify
 from compiler.passes.approximations import APPROXIMATIONS
 from compiler.passes.batch import with_batch
 from compiler.passes.canonicalize import canonicalize_logic
+from compiler.passes.channels import absorb_shuffles
 from compiler.passes.control_flow import known_trips
 from compiler.passes.kernel_sizes import KERNEL_PASSES, Rewritten
 from compiler.passes.loop_unrolling import WORDS_PER_LAYER, LoopUnroller, StepCost
@@ -405,10 +406,10 @@ def _pinned(graph: Graph, options: CompileOptions) -> tuple[str, ...]:
 def _with_kernels(
     graph: Graph, config: MlaConfig, options: CompileOptions
 ) -> tuple[Graph, tuple[Rewritten, ...]]:
-    """Change kernel sizes and strides where results are equal and the estimated cycles do not rise."""
+    """Change kernel sizes, strides and orders of channels where results are equal and the estimated cycles do not rise."""
     found: tuple[Rewritten, ...] = ()
     before: tuple[set[str], float] | None = None
-    for each in KERNEL_PASSES:
+    for each in (*KERNEL_PASSES, absorb_shuffles):
         if not options.runs(each.__name__):
             continue
         made, changes = each(graph, _pinned(graph, options))

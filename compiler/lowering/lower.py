@@ -115,7 +115,7 @@ def _before_outputs(graph: Graph, host: Collection[str]) -> set[str]:
         converts = (
             node.op == "dequantize"
             or _widens_index(graph, node)
-            or (node.op in _LAYOUT and _is_float(graph, node.inputs[0]))
+            or (node.op in (*_LAYOUT, "gather") and _is_float(graph, node.inputs[0]))
         )
         if node.name in host and converts and goes_out(node):
             found.add(node.name)
