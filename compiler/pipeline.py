@@ -39,6 +39,7 @@ from compiler.ir.ops import LOGIC_OPS, ORDERING
 from compiler.lowering.fusion_groups import chains_as_tables, fuse_epilogues, group
 from compiler.lowering.lower import LoweredNetwork, float_boundary, lower
 from compiler.lowering.partition import (
+    BOUNDARY_REASON,
     GraphPart,
     HostNode,
     cheaper_on_host,
@@ -480,9 +481,13 @@ def _layers(
 
 
 def _estimated(graph: Graph, config: MlaConfig, options: CompileOptions) -> tuple[set[str], float]:
-    """Return the nodes on the host, and the estimated cycles of all layers; infinite if a layer does not fit."""
+    """Return the nodes on the host, and the estimated cycles of all layers; infinite if a layer does not fit.
+
+    Conversions and moves of real numbers at the boundary of the model do not count as nodes on the host.
+    """
     parts, reasons = partition(split_bytes(name_apart(graph), options.rounding), options.rounding, config)
-    return set(reasons), sum(cycles for _, cycles in _layers(list(parts_in(parts)), config, options))
+    inside = {name for name, reason in reasons.items() if reason != BOUNDARY_REASON}
+    return inside, sum(cycles for _, cycles in _layers(list(parts_in(parts)), config, options))
 
 
 def _host_reasons(graph: Graph, report: QuantizationReport | None, reasons: dict[str, str]) -> dict[str, str]:

@@ -1,16 +1,18 @@
 """Naive and initial schedules of a network, and selection of the layers whose steps are interleaved."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
 
 import numpy as np
 
 from compiler.layers.base import Drain, Image, Layer
+from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.elementwise import ElementwiseLayer
 from compiler.layers.lowering_context import image_of
-from compiler.layers.move import MoveLayer, from_dram
+from compiler.layers.matmul import MatmulLayer
+from compiler.layers.move import MoveLayer, copied_by_fuse, from_dram
 from compiler.layers.norm import NormLayer
 from compiler.layers.pool import PoolLayer
 from compiler.layers.reduce import ReduceLayer
@@ -113,6 +115,9 @@ def estimates(
         except InputError:
             continue  # the tiling of the layer needs all memory
         found[number] = cycles, replace(schedule, interleave=True)
+    for number in _beside_copies(residents, found):
+        cycles, schedule = found[number]
+        found[number] = cycles, replace(schedule, interleave=True)
     return {layer.name: best for layer, best in zip(lowered.layers, found, strict=True)}
 
 
@@ -190,6 +195,27 @@ def _co_scheduled(lowered: LoweredNetwork, cycles: Sequence[float]) -> list[int]
             together = range(max(first, 0), min(number + 2, len(lowered.layers)))
             out |= set(together) if len(together) > 1 else set()
     return sorted(out)
+
+
+def _beside_copies(
+    residents: "_Residents", schedules: Sequence[tuple[float, LayerSchedule]]
+) -> Iterator[int]:
+    """Yield the indices of copies within the scratchpad and of the layers after them that MATRIX computes.
+
+    Such copies need no buffers, so that their neighbors keep their memory. FUSE would otherwise copy while MATRIX waits
+    for room in the accumulator.
+    """
+    layers = residents.lowered.layers
+    for number, layer in enumerate(layers[:-1]):
+        after = layers[number + 1]
+        if (
+            isinstance(layer, MoveLayer)
+            and isinstance(after, (ConvLayer, MatmulLayer))
+            and not any(schedules[each][1].interleave for each in (number - 1, number, number + 1, number + 2) if 0 <= each < len(layers))
+            and copied_by_fuse(residents.config, layer, schedules[number][1], residents.on_chip)
+            and residents.lowered.root(layer.y) not in {residents.lowered.root(name) for name in after.inputs}
+        ):
+            yield from (number, number + 1)
 
 
 def _independent_before(lowered: LoweredNetwork, number: int) -> list[int]:

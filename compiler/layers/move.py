@@ -526,6 +526,14 @@ def _split_copies(
     return straight, boxed
 
 
+def copied_by_fuse(
+    config: MlaConfig, layer: MoveLayer, s: LayerSchedule, on_chip: Callable[[str], bool]
+) -> bool:
+    """Return True if FUSE copies all elements within the scratchpad, which takes no buffers."""
+    here = all(copy.source is not None and on_chip(copy.source) for copy in layer.copies)
+    return here and on_chip(layer.y) and not _split_copies(config, layer, s.rows * config.n, on_chip, True)[1]
+
+
 def _box_bytes(found: Sequence[BoxPlan], s: LayerSchedule, n: int) -> int:
     """Return the bytes of the buffers for boxes."""
     if not found:

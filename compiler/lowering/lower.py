@@ -215,7 +215,12 @@ class _Finder:
         except UnsupportedLoweringError:
             return
         axis = node.attributes["axis"] % len(y.shape)
+        producers = [self.producers.get(name) for name in node.inputs]
+        slices = sum(each is not None and each.op == "slice" for each in producers)
         for tensor, start in zip(self.graph.ins(node), starts, strict=True):
+            producer = self.producers.get(tensor.name)
+            if slices > 1 and producer is not None and producer.op == "slice":
+                continue  # one layer copies all slices, which are read in place
             if self._writable_in_place(node, tensor, y):
                 gaps = self._writes(self.producers.get(tensor.name))
                 self._add(tensor, y, start * strides_of(y.shape)[axis], gaps)

@@ -12,7 +12,6 @@ weights are reordered likewise, need no shuffles.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -1006,109 +1005,93 @@ class _Orders:
         graph = self.graph
         changed: dict[str, Tensor] = {}
         renamed: dict[str, str] = {}
-        made: dict[str, list[Node]] = defaultdict(list)  # nodes by the tensor after which they follow
         moved = set(self._moved())
-        nodes: list[Node] = []
+        parts: dict[str, list[Node]] = {}  # moves of channels that precede a node
+        made: dict[str, list[Node]] = {}
         for node in graph:
             kind, y = self.kinds[node.name], node.outputs[0]
             if kind in ("part", "joined") or y in self.shuffled:
-                if y in moved:
-                    self._move(node, made, renamed, changed, nodes)
+                mine = self._move(node, renamed, changed) if y in moved else []
+                before = self._before(node)
+                parts.setdefault(before, []).extend(mine[:-1])
+                made[node.name] = mine[-1:]
             elif kind == "output":
-                nodes += self._output(node, renamed, changed)
+                made[node.name] = self._output(node, changed)
             elif kind in ("product", "aligned"):
                 new, tensors = _narrowed(graph, node, kind, self.order, {})
                 changed |= tensors
-                nodes.append(replace(new, inputs=tuple(renamed.get(name, name) for name in new.inputs)))
+                made[node.name] = [new]
             elif kind != "shuffled":
-                nodes.append(replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs)))
-        ordered: list[Node] = []
-        for name in graph.inputs:
-            ordered += made[name]
-        for node in nodes:
-            ordered.append(node)
-            for name in node.outputs:
-                ordered += made[name]
-        return remove_dead(rebuild(graph, ordered, changed=changed))
+                made[node.name] = [node]
+        nodes = [new for node in graph for new in (*parts.get(node.name, ()), *made.get(node.name, ()))]
+        nodes = [
+            replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs)) for node in nodes
+        ]
+        return remove_dead(rebuild(graph, nodes, changed=changed))
 
-    def _move(
-        self,
-        node: Node,
-        made: dict[str, list[Node]],
-        renamed: dict[str, str],
-        changed: dict[str, Tensor],
-        nodes: list[Node],
-    ) -> None:
-        """Add the nodes that compute the result of a move from runs of channels."""
+    def _before(self, node: Node) -> str:
+        """Return the node before which the channels for a move are copied: itself, or the product that it joins.
+
+        While MATRIX computes that product, FUSE copies the others; it would compete with MATRIX for the tensor that
+        contains them before.
+        """
+        products = []
+        for name in node.inputs if self.kinds[node.name] == "joined" else ():
+            producer = self.graph.producer(name)
+            while producer is not None and self.kinds[producer.name] == "aligned":
+                producer = self.graph.producer(producer.inputs[0])
+            if producer is not None and self.kinds[producer.name] == "product":
+                products.append(producer.name)
+        numbers = {each.name: number for number, each in enumerate(self.graph)} if products else {}
+        return max(products, key=numbers.__getitem__, default=node.name)
+
+    def _move(self, node: Node, renamed: dict[str, str], changed: dict[str, Tensor]) -> list[Node]:
+        """Return the nodes that compute the result of a move from runs of channels; none if it exists already."""
         graph, y = self.graph, self.graph.out(node)
+        nodes: list[Node] = []
         operands: list[str] = []
+
+        def joined(names: Sequence[str], name: str) -> Node:
+            return Node(name, "concat", tuple(names), (name,), {"axis": len(y.shape) - 1})
+
         for source, part in groupby(self._sources(y.name), key=lambda run: run[0]):
-            pieces = []
+            x = graph.tensors[source]
+            pieces: list[str] = []
             for _, start, count in part:
-                number = len(operands) + len(pieces)
-                pieces.append(self._slice(node, number, source, start, count, made, changed))
+                if count == _last(x):
+                    pieces.append(source)
+                    continue
+                pieces.append(f"{node.name}:part{len(nodes)}")
+                changed[pieces[-1]] = replace(x, name=pieces[-1], shape=(*x.shape[:-1], count))
+                attributes: dict[str, Any] = {
+                    "starts": (*[0] * (len(x.shape) - 1), start),
+                    "sizes": changed[pieces[-1]].shape,
+                    "steps": (1,) * len(x.shape),
+                }
+                nodes.append(Node(pieces[-1], "slice", (source,), (pieces[-1],), attributes))
             if len(pieces) > 1:
-                operands.append(self._concat(node, len(operands), source, pieces, made, changed))
-            else:
-                operands += pieces
+                name = f"{node.name}:part{len(nodes)}"
+                count = sum(_last(changed[piece]) for piece in pieces)
+                changed[name] = replace(x, name=name, shape=(*x.shape[:-1], count))
+                nodes.append(joined(pieces, name))
+                pieces = [name]
+            operands += pieces
         if len(operands) == 1 and y.name not in graph.outputs:
             renamed[y.name] = operands[0]
-        else:
-            nodes.append(Node(node.name, "concat", tuple(operands), node.outputs, {"axis": len(y.shape) - 1}))
+            return nodes
+        return [*nodes, replace(joined(operands, node.name), outputs=node.outputs)]
 
-    def _slice(
-        self,
-        node: Node,
-        number: int,
-        source: str,
-        start: int,
-        count: int,
-        made: dict[str, list[Node]],
-        changed: dict[str, Tensor],
-    ) -> str:
-        """Return the name of some adjacent channels of a tensor, after adding a slice unless these are all channels."""
-        x = self.graph.tensors[source]
-        if count == _last(x):
-            return source
-        rank = len(x.shape)
-        name = f"{node.name}:part{number}"
-        changed[name] = replace(x, name=name, shape=(*x.shape[:-1], count))
-        attributes: dict[str, Any] = {
-            "starts": (*[0] * (rank - 1), start),
-            "sizes": changed[name].shape,
-            "steps": (1,) * rank,
-        }
-        made[source].append(Node(name, "slice", (source,), (name,), attributes))
-        return name
-
-    def _concat(
-        self,
-        node: Node,
-        number: int,
-        source: str,
-        pieces: Sequence[str],
-        made: dict[str, list[Node]],
-        changed: dict[str, Tensor],
-    ) -> str:
-        """Return the name of several runs of channels of one tensor, after adding their concatenation."""
-        x = self.graph.tensors[source]
-        name = f"{node.name}:parts{number}"
-        count = sum(_last(changed[piece]) for piece in pieces)
-        changed[name] = replace(x, name=name, shape=(*x.shape[:-1], count))
-        made[source].append(Node(name, "concat", tuple(pieces), (name,), {"axis": len(x.shape) - 1}))
-        return name
-
-    def _output(self, node: Node, renamed: dict[str, str], changed: dict[str, Tensor]) -> list[Node]:
+    def _output(self, node: Node, changed: dict[str, Tensor]) -> list[Node]:
         """Return the nodes that convert a tensor to real numbers, and move their channels to the order of the model."""
         graph, x, y = self.graph, node.inputs[0], self.graph.out(node)
-        order, source = self.order[x], renamed.get(x, x)
+        order = self.order[x]
         if np.array_equal(order, np.arange(len(order))):
-            return [replace(node, inputs=(source,))]
+            return [node]
         name, indices = f"{y.name}:stored", f"{y.name}:channels"
         changed[name] = replace(y, name=name)
         changed[indices] = Tensor(indices, order.shape, "int64", None, _inverse(order).astype(np.int64))
         gather = Node(f"{node.name}:channels", "gather", (name, indices), node.outputs, {"axis": len(y.shape) - 1})
-        return [replace(node, inputs=(source,), outputs=(name,)), gather]
+        return [replace(node, outputs=(name,)), gather]
 
 
 def _runs(places: Sequence[tuple[str, int]]) -> list[_Run]:
