@@ -44,8 +44,9 @@ def naive_schedule(stages: Iterable[LoweredNetwork]) -> Schedule:
     return Schedule((), {layer.name: PLAIN for stage in stages for layer in stage.layers})
 
 
-#: Share of the scratchpad for tensors that stay on chip between layers.
-_RESIDENT = 0.6
+#: Share of the scratchpad for tensors that stay on chip between layers, and the share that is tried if some of them do
+#: not fit; relative gain in estimated cycles from which it is chosen, since little memory remains for tiles.
+_RESIDENT, _MORE_RESIDENT, _MIN_RESIDENT_GAIN = 0.6, 0.9, 0.02
 #: Cycles below which a layer is made part of the previous layer's program.
 _MIN_PROGRAM_CYCLES = 1000
 #: Number of tilings of a layer, those with the best estimates, that are simulated by the tile model.
@@ -162,9 +163,28 @@ def _alone(
     Tensors are evicted to DRAM if a layer has too little memory to run. The results of recent networks are cached,
     since searches ask for the contexts of the same layers again and again.
     """
-    residents = _Residents(config, lowered)
-    found: list[tuple[float, LayerSchedule]] = []
     known: dict[tuple, tuple[float, LayerSchedule]] = {}
+    chosen = _with_share(config, lowered, dram, _RESIDENT, known)
+    if chosen[0].complete:
+        return chosen
+    try:
+        more = _with_share(config, lowered, dram, _MORE_RESIDENT, known)
+    except InputError:
+        return chosen
+    before, after = (sum(cycles for cycles, _ in found) for _, found in (chosen, more))
+    return more if after < (1 - _MIN_RESIDENT_GAIN) * before else chosen
+
+
+def _with_share(
+    config: MlaConfig,
+    lowered: LoweredNetwork,
+    dram: DramTiming,
+    share: float,
+    known: dict[tuple, tuple[float, LayerSchedule]],
+) -> tuple["_Residents", Sequence[tuple[float, LayerSchedule]]]:
+    """Return the result of `_alone` if tensors that stay in the scratchpad take at most a share of it."""
+    residents = _Residents(config, lowered, share)
+    found: list[tuple[float, LayerSchedule]] = []
     while len(found) < len(lowered.layers):
         number = len(found)
         try:
@@ -255,7 +275,7 @@ def _memory_share(
 class _Residents:
     """Tensors that stay in the scratchpad, chosen so that tensors live at the same time fit together."""
 
-    def __init__(self, config: MlaConfig, lowered: LoweredNetwork):
+    def __init__(self, config: MlaConfig, lowered: LoweredNetwork, share: float):
         self.config, self.lowered = config, lowered
         graph = lowered.graph
         outside = {lowered.root(name) for name in (*graph.inputs, *graph.outputs)}
@@ -271,7 +291,7 @@ class _Residents:
                 self.life[root] = (first, number)
                 self.size[root] = _bytes(image_of(graph.tensors[root]))
         self.inside: set[str] = set()
-        budget = int(config.sp_bytes * _RESIDENT)
+        budget = int(config.sp_bytes * share)
         count = len(lowered.layers)
         held = np.zeros(count, np.int64)  # bytes in the scratchpad, by layer
         inner = [root for root in self.life if root not in outside]
@@ -280,6 +300,8 @@ class _Residents:
             if held[first : last + 1].max() + self.size[root] <= budget:
                 self.inside.add(root)
                 held[first : last + 1] += self.size[root]
+        #: True if all tensors fit that need not be in DRAM.
+        self.complete = len(self.inside) == len(inner)
         # Bytes of the tensors whose life has begun at a layer, and of those whose life has ended before it.
         self._begun, self._ended = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
         for root in self.inside:
