@@ -52,7 +52,7 @@ from compiler.layers.strided_copy import (
     whole,
 )
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline
-from compiler.layers.tiling_context import LayerContext
+from compiler.layers.tiling_context import PREFETCH_STEPS, LayerContext
 from compiler.reference.fixed_point import round_half_away
 from compiler.reference.node_invocation import Kernels, quantize_real
 from compiler.schedule.schedule import LayerSchedule
@@ -555,7 +555,9 @@ def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[f
     sums = max(min(_SUM_BUFFERS, context.acc_rows // engine_of(config).rows), 1)
     for rows in cuts(ceil_div(total * size, n)):
         straight, boxed = _split_copies(config, layer, rows * n, context.on_chip, context.y_on_chip)
-        schedule = LayerSchedule(rows=rows, on_chip=context.y_on_chip, acc_buffers=sums)
+        schedule = LayerSchedule(
+            rows=rows, on_chip=context.y_on_chip, acc_buffers=sums, prefetch=PREFETCH_STEPS
+        )
         used, cycles = _box_bytes(boxed, schedule, n), sum(plan.cycles for plan in boxed)
         if straight:
             buffers = 4 if any(copy.rescale for copy in straight) else 2
