@@ -151,7 +151,9 @@ def _list_schedule(
     return out
 
 
-def _spread(queues: dict[int, list[int]], works: dict[int, tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+def _spread(
+    queues: dict[int, list[int]], works: dict[int, tuple[int, int, int]]
+) -> list[tuple[int, int, int]]:
     """Return independent steps as `_list_schedule` does, with FUSE-only steps where FUSE would wait for MATRIX.
 
     FUSE executes its commands in order. If it began with the steps that nothing waits for, MATRIX would wait for room in

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from compiler.initial_schedule.channel_streaming import streaming_pairs
 from compiler.layers.base import Drain, Image, Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
@@ -68,6 +69,8 @@ _MIN_FUSE_CYCLES = 3000
 _MAX_OVERLAPPED_LAYERS = 2
 #: Shares of the free scratchpad and of the accumulator for a layer that uses only FUSE, and for other layers.
 _FUSE_ONLY_SHARE, _OTHER_SHARE = (0.3, 0.5), (0.6, 0.25)
+#: Relative gain in estimated cycles from which a convolution and a depthwise convolution stream channel blocks.
+_MIN_STREAMING_GAIN = 0.05
 #: Maximum number of networks whose tilings are cached.
 _MAX_KNOWN_NETWORKS = 8
 #: Number of preceding independent layers that may run concurrently with a layer that uses only FUSE.
@@ -116,6 +119,7 @@ def estimates(
         except InputError:
             continue  # the tiling of the layer needs all memory
         found[number] = cycles, replace(schedule, interleave=True)
+    _stream_channel_blocks(lowered, contexts, found)
     for number in _beside_copies(residents, found):
         cycles, schedule = found[number]
         found[number] = cycles, replace(schedule, interleave=True)
@@ -217,6 +221,26 @@ def _co_scheduled(lowered: LoweredNetwork, cycles: Sequence[float]) -> list[int]
     return sorted(out)
 
 
+def _stream_channel_blocks(
+    lowered: LoweredNetwork, contexts: list[TilingContext], found: list[tuple[float, LayerSchedule]]
+) -> None:
+    """Change the schedules of convolutions whose results do not fit the scratchpad and of the depthwise ones after them.
+
+    The intermediate tensor remains in the scratchpad in blocks of channels, where that is faster by estimate.
+    """
+    for number, pair in streaming_pairs(lowered, contexts).items():
+        alone = found[number : number + 2]
+        if contexts[number].y_on_chip or any(schedule.interleave for _, schedule in alone):
+            continue
+        cycles = sum(each for each, _ in alone)
+        for fused in pair.candidates()[:1]:
+            if fused.estimate < (1 - _MIN_STREAMING_GAIN) * cycles:
+                found[number : number + 2] = (
+                    (fused.estimate / 2, fused.first),
+                    (fused.estimate / 2, fused.second),
+                )
+
+
 def _beside_copies(
     residents: "_Residents", schedules: Sequence[tuple[float, LayerSchedule]]
 ) -> Iterator[int]:
@@ -231,7 +255,11 @@ def _beside_copies(
         if (
             isinstance(layer, MoveLayer)
             and isinstance(after, (ConvLayer, MatmulLayer))
-            and not any(schedules[each][1].interleave for each in (number - 1, number, number + 1, number + 2) if 0 <= each < len(layers))
+            and not any(
+                schedules[each][1].interleave
+                for each in (number - 1, number, number + 1, number + 2)
+                if 0 <= each < len(layers)
+            )
             and copied_by_fuse(residents.config, layer, schedules[number][1], residents.on_chip)
             and residents.lowered.root(layer.y) not in {residents.lowered.root(name) for name in after.inputs}
         ):

@@ -688,8 +688,10 @@ def _shuffle_of(graph: Graph, chain: Sequence[Node]) -> _Shuffle | None:
                 return None
             moved = np.take(moved, indices.data, node.attributes["axis"])
         else:
-            moved = moved.transpose(node.attributes["perm"]) if node.op == "transpose" else moved.reshape(
-                graph.out(node).shape
+            moved = (
+                moved.transpose(node.attributes["perm"])
+                if node.op == "transpose"
+                else moved.reshape(graph.out(node).shape)
             )
     rows = moved.reshape(-1, _last(x)) - np.arange(0, x.elements, _last(x))[:, None]
     perm = rows[0]
@@ -715,9 +717,7 @@ _ROW, _MORE = 16, 4
 _NEVER = 1 << 30
 
 
-def absorb_shuffles(
-    graph: Graph, pinned: Collection[str] = ()
-) -> tuple[Graph, tuple[Rewritten, ...]]:
+def absorb_shuffles(graph: Graph, pinned: Collection[str] = ()) -> tuple[Graph, tuple[Rewritten, ...]]:
     """Make shuffles of channels vanish: store the channels of tensors in orders that need few moves.
 
     A product reads and writes channels in any order if its weights have the same order, as do operators that keep
@@ -1090,7 +1090,9 @@ class _Orders:
         name, indices = f"{y.name}:stored", f"{y.name}:channels"
         changed[name] = replace(y, name=name)
         changed[indices] = Tensor(indices, order.shape, "int64", None, _inverse(order).astype(np.int64))
-        gather = Node(f"{node.name}:channels", "gather", (name, indices), node.outputs, {"axis": len(y.shape) - 1})
+        gather = Node(
+            f"{node.name}:channels", "gather", (name, indices), node.outputs, {"axis": len(y.shape) - 1}
+        )
         return [replace(node, outputs=(name,)), gather]
 
 
