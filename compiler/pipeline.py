@@ -407,7 +407,7 @@ def _pinned(graph: Graph, options: CompileOptions) -> tuple[str, ...]:
 def _with_kernels(
     graph: Graph, config: MlaConfig, options: CompileOptions
 ) -> tuple[Graph, tuple[Rewritten, ...]]:
-    """Change kernel sizes, strides and orders of channels where results are equal and the estimated cycles do not rise."""
+    """Change kernel sizes, strides and orders of channels where results are equal and estimated cycles do not rise."""
     found: tuple[Rewritten, ...] = ()
     before: tuple[set[str], float] | None = None
     for each in (*KERNEL_PASSES, absorb_shuffles):

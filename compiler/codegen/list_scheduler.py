@@ -156,8 +156,8 @@ def _spread(
 ) -> list[tuple[int, int, int]]:
     """Return independent steps as `_list_schedule` does, with FUSE-only steps where FUSE would wait for MATRIX.
 
-    FUSE executes its commands in order. If it began with the steps that nothing waits for, MATRIX would wait for room in
-    the accumulator.
+    FUSE executes its commands in order. If it began with the steps that nothing waits for, MATRIX would wait for room
+    in the accumulator.
     """
     order = [step for steps in queues.values() for step in steps]
     alone = deque(step for step in order if not works[step][0])

@@ -224,7 +224,7 @@ def _co_scheduled(lowered: LoweredNetwork, cycles: Sequence[float]) -> list[int]
 def _stream_channel_blocks(
     lowered: LoweredNetwork, contexts: list[TilingContext], found: list[tuple[float, LayerSchedule]]
 ) -> None:
-    """Change the schedules of convolutions whose results do not fit the scratchpad and of the depthwise ones after them.
+    """Change the schedules of convolutions whose results do not fit the scratchpad, and of depthwise ones after them.
 
     The intermediate tensor remains in the scratchpad in blocks of channels, where that is faster by estimate.
     """

@@ -1012,7 +1012,7 @@ class _Orders:
             kind, y = self.kinds[node.name], node.outputs[0]
             if kind in ("part", "joined") or y in self.shuffled:
                 mine = self._move(node, renamed, changed) if y in moved else []
-                before = self._before(node)
+                before = self._before(node, mine[:-1])
                 parts.setdefault(before, []).extend(mine[:-1])
                 made[node.name] = mine[-1:]
             elif kind == "output":
@@ -1024,26 +1024,35 @@ class _Orders:
             elif kind != "shuffled":
                 made[node.name] = [node]
         nodes = [new for node in graph for new in (*parts.get(node.name, ()), *made.get(node.name, ()))]
-        nodes = [
-            replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs)) for node in nodes
-        ]
+
+        def present(name: str) -> str:
+            while name in renamed:
+                name = renamed[name]
+            return name
+
+        nodes = [replace(node, inputs=tuple(present(name) for name in node.inputs)) for node in nodes]
         return remove_dead(rebuild(graph, nodes, changed=changed))
 
-    def _before(self, node: Node) -> str:
+    def _before(self, node: Node, copies: Sequence[Node]) -> str:
         """Return the node before which the channels for a move are copied: itself, or the product that it joins.
 
         While MATRIX computes that product, FUSE copies the others; it would compete with MATRIX for the tensor that
         contains them before.
         """
-        products = []
+        numbers = {each.name: number for number, each in enumerate(self.graph)}
+        sources = [self.graph.producer(name) for each in copies for name in each.inputs]
+        last, place = max((numbers[each.name] for each in sources if each is not None), default=-1), node.name
         for name in node.inputs if self.kinds[node.name] == "joined" else ():
             producer = self.graph.producer(name)
             while producer is not None and self.kinds[producer.name] == "aligned":
                 producer = self.graph.producer(producer.inputs[0])
-            if producer is not None and self.kinds[producer.name] == "product":
-                products.append(producer.name)
-        numbers = {each.name: number for number, each in enumerate(self.graph)} if products else {}
-        return max(products, key=numbers.__getitem__, default=node.name)
+            if (
+                producer is not None
+                and self.kinds[producer.name] == "product"
+                and numbers[producer.name] > last
+            ):
+                last, place = numbers[producer.name], producer.name
+        return place
 
     def _move(self, node: Node, renamed: dict[str, str], changed: dict[str, Tensor]) -> list[Node]:
         """Return the nodes that compute the result of a move from runs of channels; none if it exists already."""
@@ -1071,7 +1080,7 @@ class _Orders:
                 nodes.append(Node(pieces[-1], "slice", (source,), (pieces[-1],), attributes))
             if len(pieces) > 1:
                 name = f"{node.name}:part{len(nodes)}"
-                count = sum(_last(changed[piece]) for piece in pieces)
+                count = sum(_last(changed.get(piece, x)) for piece in pieces)
                 changed[name] = replace(x, name=name, shape=(*x.shape[:-1], count))
                 nodes.append(joined(pieces, name))
                 pieces = [name]
@@ -1083,7 +1092,7 @@ class _Orders:
 
     def _output(self, node: Node, changed: dict[str, Tensor]) -> list[Node]:
         """Return the nodes that convert a tensor to real numbers, and move their channels to the order of the model."""
-        graph, x, y = self.graph, node.inputs[0], self.graph.out(node)
+        x, y = node.inputs[0], self.graph.out(node)
         order = self.order[x]
         if np.array_equal(order, np.arange(len(order))):
             return [node]
