@@ -205,7 +205,7 @@ def group(graph: Graph, fusions: Sequence[Sequence[str]]) -> list[Group]:
             raise InputError(f"schedule: fusion of {nodes[0].name!r}: {why}")
     order: dict[int, tuple[int, int]] = {number: (i, 1) for i, number in enumerate(groups)}
     for number, nodes in groups.items():
-        product = _joined_product(graph, nodes)
+        product = _joined_product(graph, nodes[0]) if len(nodes) == 1 else None
         if product is not None:
             order[number] = (order[belongs[product.name]][0], 0)
     import networkx as nx  # takes long to load
@@ -224,14 +224,14 @@ def group(graph: Graph, fusions: Sequence[Sequence[str]]) -> list[Group]:
     return [tuple(groups[number]) for number in sequence]
 
 
-def _joined_product(graph: Graph, nodes: Group) -> Node | None:
+def _joined_product(graph: Graph, part: Node) -> Node | None:
     """Return the last product that a concatenation joins with a slice of an input of the graph; None if there is none.
 
     The slice is copied while MATRIX computes that product, instead of delaying the loads of earlier layers.
     """
-    if len(nodes) > 1 or nodes[0].op != "slice" or nodes[0].inputs[0] not in graph.inputs:
+    if part.op != "slice" or part.inputs[0] not in graph.inputs:
         return None
-    reader = _only_consumer(graph, nodes[0])
+    reader = _only_consumer(graph, part)
     if reader is None or reader.op != "concat":
         return None
     found: list[Node] = []
