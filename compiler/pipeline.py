@@ -39,6 +39,7 @@ from compiler.ir.ops import LOGIC_OPS, ORDERING
 from compiler.lowering.fusion_groups import chains_as_tables, fuse_epilogues, group
 from compiler.lowering.lower import LoweredNetwork, float_boundary, lower
 from compiler.lowering.partition import (
+    BOUNDARY_REASON,
     GraphPart,
     HostNode,
     cheaper_on_host,
@@ -53,6 +54,7 @@ from compiler.passes import reduce_graph, simplify
 from compiler.passes.approximations import APPROXIMATIONS
 from compiler.passes.batch import with_batch
 from compiler.passes.canonicalize import canonicalize_logic
+from compiler.passes.channels import absorb_shuffles
 from compiler.passes.control_flow import known_trips
 from compiler.passes.kernel_sizes import KERNEL_PASSES, Rewritten
 from compiler.passes.loop_unrolling import WORDS_PER_LAYER, LoopUnroller, StepCost
@@ -405,10 +407,10 @@ def _pinned(graph: Graph, options: CompileOptions) -> tuple[str, ...]:
 def _with_kernels(
     graph: Graph, config: MlaConfig, options: CompileOptions
 ) -> tuple[Graph, tuple[Rewritten, ...]]:
-    """Change kernel sizes and strides where results are equal and the estimated cycles do not rise."""
+    """Change kernel sizes, strides and orders of channels where results are equal and estimated cycles do not rise."""
     found: tuple[Rewritten, ...] = ()
     before: tuple[set[str], float] | None = None
-    for each in KERNEL_PASSES:
+    for each in (*KERNEL_PASSES, absorb_shuffles):
         if not options.runs(each.__name__):
             continue
         made, changes = each(graph, _pinned(graph, options))
@@ -479,9 +481,13 @@ def _layers(
 
 
 def _estimated(graph: Graph, config: MlaConfig, options: CompileOptions) -> tuple[set[str], float]:
-    """Return the nodes on the host, and the estimated cycles of all layers; infinite if a layer does not fit."""
+    """Return the nodes on the host, and the estimated cycles of all layers; infinite if a layer does not fit.
+
+    Conversions and moves of real numbers at the boundary of the model do not count as nodes on the host.
+    """
     parts, reasons = partition(split_bytes(name_apart(graph), options.rounding), options.rounding, config)
-    return set(reasons), sum(cycles for _, cycles in _layers(list(parts_in(parts)), config, options))
+    inside = {name for name, reason in reasons.items() if reason != BOUNDARY_REASON}
+    return inside, sum(cycles for _, cycles in _layers(list(parts_in(parts)), config, options))
 
 
 def _host_reasons(graph: Graph, report: QuantizationReport | None, reasons: dict[str, str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ network.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -573,4 +574,116 @@ FLOAT_NETWORKS: dict[str, Callable[[], FloatNetwork]] = {
         keyword_spotting,
         anomaly_detection,
     )
+}
+
+
+# Blocks of networks, at the sizes of published networks on images of 224 x 224
+
+
+def _random(*shape: int) -> Sampler:
+    return lambda rng, count: rng.standard_normal((count, *shape)).astype(np.float32)
+
+
+def vit_block() -> FloatNetwork:
+    """Return an encoder block of ViT-Ti: 197 tokens of width 192, three heads."""
+    net = EagerBuilder("vit_block", _random(197, 192))
+    return net.network(net.transformer("x", 3))
+
+
+def mixer_block() -> FloatNetwork:
+    """Return a block of MLP-Mixer-S/16: 196 patches of width 512, inner widths 256 and 2048."""
+    net = EagerBuilder("mixer_block", _random(196, 512))
+    y = net.op("Transpose", net.layer_norm("x"), perm=[0, 2, 1])
+    y = net.linear(net.gelu(net.linear(y, 256)), 196, gain=0.5)
+    x = net.op("Add", "x", net.op("Transpose", y, perm=[0, 2, 1]))
+    inner = net.gelu(net.linear(net.layer_norm(x), 2048))
+    return net.network(net.op("Add", x, net.projection(inner, 512)))
+
+
+def _convnext_block(size: int, width: int) -> FloatNetwork:
+    net = EagerBuilder("convnext_block", _random(width, size, size))
+    y = net.conv("x", width, 7, groups=width, shift=0.0)
+    y = net.layer_norm(net.op("Transpose", y, perm=[0, 2, 3, 1]))
+    y = net.linear(net.gelu(net.linear(y, 4 * width)), width)
+    y = net.op("Mul", y, 0.4 * net.lognormal(width, 0.6))
+    return net.network(net.op("Add", "x", net.op("Transpose", y, perm=[0, 3, 1, 2])))
+
+
+def shuffle_unit(net: EagerBuilder, x: str, width: int, stride: int = 1) -> str:
+    """Add a unit of ShuffleNetV2 with `width` output channels."""
+    _, inputs, size, _ = net.values[x][0].shape
+    half = width // 2
+    if stride == 1:
+        passed, y = (
+            net.op("Slice", x, np.array([start]), np.array([start + half]), np.array([1]))
+            for start in (0, half)
+        )
+    else:
+        passed = net.conv(x, inputs, 3, stride, groups=inputs, shift=0.0)
+        passed, y = net.op("Relu", net.conv(passed, half, 1)), x
+    y = net.op("Relu", net.conv(y, half, 1))
+    y = net.conv(y, half, 3, stride, groups=half, shift=0.0)
+    y = net.op("Concat", passed, net.op("Relu", net.conv(y, half, 1)), axis=1)
+    size //= stride
+    apart = net.op("Reshape", y, np.array([1, 2, half, size, size]))
+    turned = net.op("Transpose", apart, perm=[0, 2, 1, 3, 4])
+    return net.op("Reshape", turned, np.array([1, width, size, size]))
+
+
+def _shuffle_block(size: int, inputs: int, width: int, stride: int, count: int = 1) -> FloatNetwork:
+    """Return units of ShuffleNetV2 1x, the first with a stride; after several units, a 1x1 convolution."""
+    net = EagerBuilder("shuffle_block", _random(inputs, size, size))
+    x = shuffle_unit(net, "x", width, stride)
+    for _ in range(count - 1):
+        x = shuffle_unit(net, x, width)
+    return net.network(net.op("Relu", net.conv(x, width, 1)) if count > 1 else x)
+
+
+def _lite_block(
+    size: int, inputs: int, expansion: int, kernel: int, outputs: int, stride: int
+) -> FloatNetwork:
+    """Return an inverted residual block of EfficientNet-Lite0."""
+    net = EagerBuilder("lite_block", _random(inputs, size, size))
+    return net.network(inverted_residuals(net, "x", inputs, ((expansion, kernel, outputs, 1, stride),)))
+
+
+#: Blocks by name: network, size of the image, and width or input and output channels; k: kernel, s: stride.
+BLOCKS: dict[str, Callable[[], FloatNetwork]] = {
+    "vit_197x192": vit_block,
+    "mixer_196x512": mixer_block,
+    **{
+        f"convnext_{size}x{width}": partial(_convnext_block, size, width)
+        for size, width in ((56, 96), (28, 192), (14, 384))
+    },
+    **{
+        f"shuffle_{size}x{inputs}-{width}-s{stride}": partial(_shuffle_block, size, inputs, width, stride)
+        for size, inputs, width, stride in (
+            (28, 116, 116, 1),
+            (14, 232, 232, 1),
+            (7, 464, 464, 1),
+            (56, 24, 116, 2),
+            (28, 116, 232, 2),
+            (14, 232, 464, 2),
+        )
+    },
+    "shuffle_28x116-232-s2_x8": partial(_shuffle_block, 28, 116, 232, 2, 8),
+    **{
+        f"lite_{size}x{inputs}-{outputs}-k{kernel}-s{stride}": partial(
+            _lite_block, size, inputs, expansion, kernel, outputs, stride
+        )
+        for size, inputs, expansion, kernel, outputs, stride in (
+            (112, 32, 1, 3, 16, 1),
+            (112, 16, 6, 3, 24, 2),
+            (56, 24, 6, 3, 24, 1),
+            (56, 24, 6, 5, 40, 2),
+            (28, 40, 6, 5, 40, 1),
+            (28, 40, 6, 3, 80, 2),
+            (14, 80, 6, 3, 80, 1),
+            (14, 80, 6, 5, 112, 1),
+            (14, 112, 6, 5, 112, 1),
+            (14, 112, 6, 5, 192, 2),
+            (7, 192, 6, 5, 192, 1),
+            (7, 192, 6, 3, 320, 1),
+        )
+    },
 }

@@ -1,15 +1,19 @@
-"""Suites `nets` (published architectures) and `conditions` (other array sizes, DRAM timings and batch sizes)."""
+"""Suites `nets` (published architectures), `blocks` (of networks) and `conditions` (other machines and batch sizes)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import ModelProto
 
 from compiler.bench import tiny
 from compiler.bench.architectures import NETWORKS, model_file
 from compiler.bench.case import Case, Work, run_case
+from compiler.bench.float_networks import BLOCKS
 from compiler.bench.single_layer import conv_case, gemm_case, node_model
 from compiler.frontends.model import read_model
 from compiler.ir.graph import Graph
@@ -24,7 +28,7 @@ from cosim.device import Device
 from hw.config import DEFAULT_TARGET, load_target, targets_by_lanes
 from hw.errors import InputError, WorkError, shown
 
-CASES = tuple(NETWORKS)
+CASES, BLOCK_CASES = tuple(NETWORKS), tuple(BLOCKS)
 _ROUNDING = "onnxruntime"
 #: Allowed difference from onnxruntime in units in the last place; operators that ONNX defines in floating point round
 #: twice.
@@ -43,6 +47,31 @@ def nets_case(name: str) -> Case:
     if name not in NETWORKS:
         raise InputError(f"a nets case must be one of {', '.join(NETWORKS)}, not {shown(name)}")
     return Case(name, "golden model; onnxruntime by operator", lambda rng: _work(name, rng), _ROUNDING)
+
+
+def blocks_case(name: str) -> Case:
+    """Return the case for the name of a block.
+
+    Raises
+    ------
+    InputError
+        The block is unknown.
+    """
+    if name not in BLOCKS:
+        raise InputError(f"a blocks case must be one of {', '.join(BLOCKS)}, not {shown(name)}")
+    return Case(name, "golden model", lambda rng: _block(name, rng))
+
+
+def _block(name: str, rng: np.random.Generator) -> Work:
+    """Return a block that is quantized with two samples, and the first of them."""
+    network = BLOCKS[name]()
+    assert isinstance(network.model, ModelProto)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name}.onnx"
+        path.write_bytes(network.model.SerializeToString())
+        graph = simplify(read_model(path))
+    samples = [{graph.inputs[0]: each[None]} for each in network.samples(rng, 2)]
+    return Work(simplify(quantize(graph, samples)[0]), samples[0], None)
 
 
 def _work(name: str, rng: np.random.Generator) -> Work:

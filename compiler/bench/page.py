@@ -78,6 +78,7 @@ TITLES = {
     "conv": "Convolutions: height x width x channels - outputs - kernel - stride (dw: depthwise)",
     "tiny": "Trained networks of MLPerf Tiny",
     "nets": "Published architectures, seeded weights, quantized after training",
+    "blocks": "Blocks of networks, seeded weights: size x channels, kernel (k), stride (s), units (x)",
     "conditions": "Other machines, other memories, batches",
 }
 #: Suites of whole networks.

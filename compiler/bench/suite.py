@@ -36,6 +36,9 @@ SUITES: dict[str, Callable[[str | None], list[Case]]] = {
     "nets": lambda case: [
         networks_suite.nets_case(name) for name in ([case] if case else networks_suite.CASES)
     ],
+    "blocks": lambda case: [
+        networks_suite.blocks_case(name) for name in ([case] if case else networks_suite.BLOCK_CASES)
+    ],
     "tiny": lambda case: [tiny.tiny_case(name) for name in ([case] if case else tiny.CASES)],
     "conditions": _no_case,
     "sim": lambda case: [gemm_case(case or _SPEED_CASE)],

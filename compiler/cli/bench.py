@@ -30,12 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = f"{parser.description} {STATUS}"
     # The names are not read from compiler.bench, because importing it takes too long.
     parser.add_argument(
-        "suite", metavar="SUITE", help="suite to measure: gemm, conv, nets, tiny, conditions or sim"
+        "suite", metavar="SUITE", help="suite to measure: gemm, conv, nets, blocks, tiny, conditions or sim"
     )
     parser.add_argument(
         "--case",
         metavar="NAME",
-        help="measure only this case: MxNxK (GEMM), HxWxC-O-k-s[-dw] (convolution), or the name of a network",
+        help="measure only this case: MxNxK (GEMM), HxWxC-O-k-s[-dw] (convolution), or the name of a network or block",
     )
     add_clock(parser, "clock frequency, for targets that are times or rates")
     add_performance_targets(parser)

@@ -1,18 +1,20 @@
 """Naive and initial schedules of a network, and selection of the layers whose steps are interleaved."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 import numpy as np
 
 from compiler.codegen.block_streaming import row_stream_obstacle
+from compiler.initial_schedule.channel_streaming import streaming_pairs
 from compiler.layers.base import Drain, Image, Layer
+from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.elementwise import ElementwiseLayer
 from compiler.layers.lowering_context import image_of
 from compiler.layers.matmul import MatmulLayer
-from compiler.layers.move import MoveLayer, from_dram
+from compiler.layers.move import MoveLayer, copied_by_fuse, from_dram
 from compiler.layers.norm import NormLayer
 from compiler.layers.pool import PoolLayer
 from compiler.layers.reduce import ReduceLayer
@@ -45,8 +47,9 @@ def naive_schedule(stages: Iterable[LoweredNetwork]) -> Schedule:
     return Schedule((), {layer.name: PLAIN for stage in stages for layer in stage.layers})
 
 
-#: Share of the scratchpad for tensors that stay on chip between layers.
-_RESIDENT = 0.6
+#: Share of the scratchpad for tensors that stay on chip between layers, and the share that is tried if some of them do
+#: not fit; relative gain in estimated cycles from which it is chosen, since little memory remains for tiles.
+_RESIDENT, _MORE_RESIDENT, _MIN_RESIDENT_GAIN = 0.6, 0.9, 0.02
 #: Cycles below which a layer is made part of the previous layer's program.
 _MIN_PROGRAM_CYCLES = 1000
 #: Number of tilings of a layer, those with the best estimates, that are simulated by the tile model.
@@ -68,6 +71,8 @@ _MIN_FUSE_CYCLES = 3000
 _MAX_OVERLAPPED_LAYERS = 2
 #: Shares of the free scratchpad and of the accumulator for a layer that uses only FUSE, and for other layers.
 _FUSE_ONLY_SHARE, _OTHER_SHARE = (0.3, 0.5), (0.6, 0.25)
+#: Relative gain in estimated cycles from which a convolution and a depthwise convolution stream channel blocks.
+_MIN_STREAMING_GAIN = 0.05
 #: Maximum number of networks whose tilings are cached.
 _MAX_KNOWN_NETWORKS = 8
 #: Number of preceding independent layers that may run concurrently with a layer that uses only FUSE.
@@ -126,6 +131,10 @@ def estimates(
         except InputError:
             continue  # the tiling of the layer needs all memory
         found[number] = cycles, replace(schedule, interleave=True)
+    _stream_channel_blocks(lowered, contexts, found)
+    for number in _beside_copies(residents, found):
+        cycles, schedule = found[number]
+        found[number] = cycles, replace(schedule, interleave=True)
     return {layer.name: best for layer, best in zip(lowered.layers, found, strict=True)}
 
 
@@ -170,9 +179,28 @@ def _alone(
     Tensors are evicted to DRAM if a layer has too little memory to run. The results of recent networks are cached,
     since searches ask for the contexts of the same layers again and again.
     """
-    residents = _Residents(config, lowered)
-    found: list[tuple[float, LayerSchedule]] = []
     known: dict[tuple, tuple[float, LayerSchedule]] = {}
+    chosen = _with_share(config, lowered, dram, _RESIDENT, known)
+    if chosen[0].complete:
+        return chosen
+    try:
+        more = _with_share(config, lowered, dram, _MORE_RESIDENT, known)
+    except InputError:
+        return chosen
+    before, after = (sum(cycles for cycles, _ in found) for _, found in (chosen, more))
+    return more if after < (1 - _MIN_RESIDENT_GAIN) * before else chosen
+
+
+def _with_share(
+    config: MlaConfig,
+    lowered: LoweredNetwork,
+    dram: DramTiming,
+    share: float,
+    known: dict[tuple, tuple[float, LayerSchedule]],
+) -> tuple["_Residents", Sequence[tuple[float, LayerSchedule]]]:
+    """Return the result of `_alone` if tensors that stay in the scratchpad take at most a share of it."""
+    residents = _Residents(config, lowered, share)
+    found: list[tuple[float, LayerSchedule]] = []
     while len(found) < len(lowered.layers):
         number = len(found)
         try:
@@ -386,6 +414,51 @@ def _co_scheduled(
     return sorted(out - set(streamed))
 
 
+def _stream_channel_blocks(
+    lowered: LoweredNetwork, contexts: list[TilingContext], found: list[tuple[float, LayerSchedule]]
+) -> None:
+    """Change the schedules of convolutions whose results do not fit the scratchpad, and of depthwise ones after them.
+
+    The intermediate tensor remains in the scratchpad in blocks of channels, where that is faster by estimate.
+    """
+    for number, pair in streaming_pairs(lowered, contexts).items():
+        alone = found[number : number + 2]
+        if contexts[number].y_on_chip or any(schedule.interleave for _, schedule in alone):
+            continue
+        cycles = sum(each for each, _ in alone)
+        for fused in pair.candidates()[:1]:
+            if fused.estimate < (1 - _MIN_STREAMING_GAIN) * cycles:
+                found[number : number + 2] = (
+                    (fused.estimate / 2, fused.first),
+                    (fused.estimate / 2, fused.second),
+                )
+
+
+def _beside_copies(
+    residents: "_Residents", schedules: Sequence[tuple[float, LayerSchedule]]
+) -> Iterator[int]:
+    """Yield the indices of copies within the scratchpad and of the layers after them that MATRIX computes.
+
+    Such copies need no buffers, so that their neighbors keep their memory. FUSE would otherwise copy while MATRIX waits
+    for room in the accumulator.
+    """
+    layers = residents.lowered.layers
+    for number, layer in enumerate(layers[:-1]):
+        after = layers[number + 1]
+        if (
+            isinstance(layer, MoveLayer)
+            and isinstance(after, (ConvLayer, MatmulLayer))
+            and not any(
+                schedules[each][1].interleave
+                for each in (number - 1, number, number + 1, number + 2)
+                if 0 <= each < len(layers)
+            )
+            and copied_by_fuse(residents.config, layer, schedules[number][1], residents.on_chip)
+            and residents.lowered.root(layer.y) not in {residents.lowered.root(name) for name in after.inputs}
+        ):
+            yield from (number, number + 1)
+
+
 def _independent_before(lowered: LoweredNetwork, number: int) -> list[int]:
     """Return the indices of the layers shortly before layer `number` on which layer `number` does not depend."""
     needed = {lowered.root(name) for name in lowered.layers[number].inputs}
@@ -423,7 +496,7 @@ def _memory_share(
 class _Residents:
     """Tensors that stay in the scratchpad, chosen so that tensors live at the same time fit together."""
 
-    def __init__(self, config: MlaConfig, lowered: LoweredNetwork):
+    def __init__(self, config: MlaConfig, lowered: LoweredNetwork, share: float):
         self.config, self.lowered = config, lowered
         graph = lowered.graph
         outside = {lowered.root(name) for name in (*graph.inputs, *graph.outputs)}
@@ -441,7 +514,7 @@ class _Residents:
                 self.life[root] = (first, number)
                 self.size[root] = _bytes(image_of(graph.tensors[root]))
         self.inside: set[str] = set()
-        budget = int(config.sp_bytes * _RESIDENT)
+        budget = int(config.sp_bytes * share)
         count = len(lowered.layers)
         held = np.zeros(count, np.int64)  # bytes in the scratchpad, by layer
         inner = [root for root in self.life if root not in outside]
@@ -450,6 +523,8 @@ class _Residents:
             if held[first : last + 1].max() + self.size[root] <= budget:
                 self.inside.add(root)
                 held[first : last + 1] += self.size[root]
+        #: True if all tensors fit that need not be in DRAM.
+        self.complete = len(self.inside) == len(inner)
         # Bytes of the tensors whose life has begun at a layer, and of those whose life has ended before it.
         self._begun, self._ended = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
         for root in self.inside:

@@ -12,6 +12,8 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from hw.config import MlaConfig
 from hw.isa.enums import BSource, Compare, Dtype, Op, Post, Reduce, Requant, Rounding, Space, Unit
 
@@ -123,7 +125,7 @@ def items(value: Any) -> Iterator[tuple[str, Any]]:
     _, parts, omitted = identity_of(type(value))
     for field, name in parts.items():
         found = getattr(value, field)
-        if name not in omitted or found != omitted[name]:
+        if name not in omitted or (found is not omitted[name] and np.any(found != omitted[name])):
             yield name, found
 
 

@@ -52,7 +52,7 @@ from compiler.layers.strided_copy import (
     whole,
 )
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline
-from compiler.layers.tiling_context import LayerContext
+from compiler.layers.tiling_context import PREFETCH_STEPS, LayerContext
 from compiler.reference.fixed_point import round_half_away
 from compiler.reference.node_invocation import Kernels, quantize_real
 from compiler.schedule.schedule import LayerSchedule
@@ -526,6 +526,14 @@ def _split_copies(
     return straight, boxed
 
 
+def copied_by_fuse(
+    config: MlaConfig, layer: MoveLayer, s: LayerSchedule, on_chip: Callable[[str], bool]
+) -> bool:
+    """Return True if FUSE copies all elements within the scratchpad, which takes no buffers."""
+    here = all(copy.source is not None and on_chip(copy.source) for copy in layer.copies)
+    return here and on_chip(layer.y) and not _split_copies(config, layer, s.rows * config.n, on_chip, True)[1]
+
+
 def _box_bytes(found: Sequence[BoxPlan], s: LayerSchedule, n: int) -> int:
     """Return the bytes of the buffers for boxes."""
     if not found:
@@ -547,7 +555,9 @@ def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[f
     sums = max(min(_SUM_BUFFERS, context.acc_rows // engine_of(config).rows), 1)
     for rows in cuts(ceil_div(total * size, n)):
         straight, boxed = _split_copies(config, layer, rows * n, context.on_chip, context.y_on_chip)
-        schedule = LayerSchedule(rows=rows, on_chip=context.y_on_chip, acc_buffers=sums)
+        schedule = LayerSchedule(
+            rows=rows, on_chip=context.y_on_chip, acc_buffers=sums, prefetch=PREFETCH_STEPS
+        )
         used, cycles = _box_bytes(boxed, schedule, n), sum(plan.cycles for plan in boxed)
         if straight:
             buffers = 4 if any(copy.rescale for copy in straight) else 2

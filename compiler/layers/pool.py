@@ -1,11 +1,12 @@
-"""Pooling over windows of an image."""
+"""Pooling over windows of an image, and depthwise convolutions on FUSE."""
 
 import math
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
 from compiler.commands.tile_buffers import (
@@ -22,7 +23,8 @@ from compiler.commands.tile_buffers import (
 )
 from compiler.ir.identity import identity
 from compiler.layers.base import Drain, Layer
-from compiler.layers.depthwise import MAX_STRIDE, DepthwiseLayer, stream_of
+from compiler.layers.depthwise import MAX_STRIDE, DepthwiseLayer, pack_depthwise, stream_of
+from compiler.layers.epilogue import Slots
 from compiler.layers.layer_kind import BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     LoweringContext,
@@ -47,7 +49,7 @@ from compiler.schedule.schedule import ALL_COLUMNS, LayerSchedule
 from compiler.util.scaling import halves_word
 from compiler.util.tiles import ceil_div, cuts
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD
-from hw.isa.enums import DTYPE_BYTES, Dtype, Post, Reduce, Rounding, Unit
+from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Post, Reduce, Rounding, Unit
 
 #: Element types of operands and results, which are equal.
 _TYPES = (*BYTES, "int16")
@@ -71,18 +73,37 @@ def _few(counts: list[int]) -> bool:
     return len(counts) <= _MAX_COUNTS and min(counts) >= 1
 
 
-@identity("PoolLayer", "kernel", "strides", "pads", "average", "clip", "x_zp", "scaled")
+@identity(
+    "PoolLayer",
+    "kernel",
+    "strides",
+    "pads",
+    "average",
+    "clip",
+    "x_zp",
+    "scaled",
+    "weights",
+    "drain",
+    "w_zp",
+    added=("weights", "drain", "w_zp"),
+)
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PoolLayer(Layer):
-    """Maximum or average pooling.
+    """Maximum or average pooling, or a depthwise convolution that FUSE computes beside a product on MATRIX.
 
     Parameters
     ----------
     x_zp : int
-        Zero point of the input, which is also the padding value; only used with `scaled`.
+        Zero point of the input, which is also the padding value; only used with `scaled` and `weights`.
     scaled : dict
         FUSE fields that multiply a sum by a factor, keyed by the number of averaged elements (all elements of the
         window, or those inside the image). If empty, sums are divided by the number of elements inside the image.
+    weights : (kernel_h, kernel_w, channels) array or None
+        Weights of a depthwise convolution; None for pooling.
+    drain : Drain or None
+        Requantization of the sums of a depthwise convolution, without table and summand.
+    w_zp : int
+        Zero point of the weights.
     """
 
     kernel: tuple[int, int]
@@ -92,6 +113,9 @@ class PoolLayer(Layer):
     clip: tuple[int, int]
     x_zp: int = 0
     scaled: dict[int, dict[str, int]] = field(default_factory=dict)
+    weights: NDArray | None = None
+    drain: Drain | None = None
+    w_zp: int = 0
 
     def separable(self, n: int) -> bool:
         """Return True if a machine of n lanes takes the maximum of the rows first, then of the columns.
@@ -104,7 +128,7 @@ class PoolLayer(Layer):
         second = ceil_div(y.w * x.c, n) if self.contiguous(n) else y.w * blocks
         passes = ceil_div(x.w * x.c, n) * down + second * across
         saved = y.h * (y.w * blocks * down * across - passes)
-        return not self.average and saved > _PASS_LATENCY
+        return not self.average and self.weights is None and saved > _PASS_LATENCY
 
     def contiguous(self, n: int) -> bool:
         """Return True if the columns of a row are combined as N consecutive elements of any pixels at a time.
@@ -114,6 +138,31 @@ class PoolLayer(Layer):
         """
         x = self.shapes[self.x]
         return self.strides[1] == 1 and x.c % n > 0 and DTYPE_BYTES[x.dtype] == 1
+
+
+def on_fuse(layer: DepthwiseLayer) -> PoolLayer | None:
+    """Return a depthwise convolution as a layer that FUSE computes; None if its epilogue has more than one step.
+
+    FUSE multiplies an element of every channel of a block with its weight in each cycle, and adds the products of a
+    window.
+    """
+    drain, x = layer.drain, layer.shapes[layer.x]
+    simple = drain.table is None and drain.residual is None and not layer.counts
+    if not simple or layer.dilations != (1, 1) or {x.dtype, drain.dtype} - {Dtype.I8, Dtype.U8}:
+        return None
+    common = {each.name: getattr(layer, each.name) for each in fields(Layer)}
+    return PoolLayer(
+        **common,
+        kernel=(layer.weights.shape[0], layer.weights.shape[1]),
+        strides=layer.strides,
+        pads=layer.pads,
+        average=False,
+        clip=drain.clip,
+        x_zp=layer.x_zp,
+        weights=layer.weights,
+        drain=drain,
+        w_zp=layer.w_zp,
+    )
 
 
 def lower_pool(low: LoweringContext) -> Layer:
@@ -261,6 +310,10 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
         x_bytes = (high * x.w * lanes + n) * size
         used = (rows * (x.w + layer.kernel[1]) * lanes + n) * size if layer.separable(n) else 0
         used *= 2 if x.c % lanes else 1
+        if layer.weights is not None:
+            if columns > context.config.param_slots // 2:
+                continue
+            used += 2 * columns * layer.kernel[0] * layer.kernel[1] * n
         used += 0 if context.y_on_chip else 2 * rows * y.w * lanes * size
         load = 0.0 if context.x_on_chip else lines(high * x.w, lanes * size, x.c * size, n)
         store = 0.0 if context.y_on_chip else lines(rows * y.w, lanes * size, x.c * size, n)
@@ -281,6 +334,7 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
                         rows=rows,
                         strip_width=width,
                         columns=columns,
+                        param_blocks=columns,
                         x_buffers=buffers,
                         on_chip=context.y_on_chip,
                     ),
@@ -347,6 +401,21 @@ class PoolSteps:
             self.rows * across * width + self.n * self.size,
             schedule.y_buffers,
         )
+        self.w_block = layer.kernel[0] * layer.kernel[1] * self.n
+        if layer.weights is not None and layer.drain is not None:
+            packed = pack_depthwise(context.config, layer.weights, range(layer.kernel[0]))
+            self.w_dram = context.constant(f"{layer.name}.weights", packed)
+            tiles = ceil_div(self.blocks, self.columns)
+            self.w = TileBuffers(
+                CircularBuffer(
+                    BufferMemory.SP,
+                    f"{layer.name}.w",
+                    self.columns * self.w_block,
+                    min(schedule.w_buffers, tiles),
+                ),
+                self._load_w,
+            )
+            self.p = Slots(context, layer.name, layer.drain, self.columns)
         self.separable, self.contiguous = layer.separable(self.n), layer.contiguous(self.n)
         # Maxima of the rows of each window, for all columns of the input; the padding of both widths of tiles is kept.
         wide = max(max(strip.size, strip.count + layer.kernel[1] - 1) for strip in self.strips)
@@ -367,6 +436,26 @@ class PoolSteps:
         lines = image_lines(self.x, count, width, "dst", width)
         source = self.x.address(first, 0, block * self.n * self.size)
         return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
+
+    def _load_w(self, key: Hashable, address: BufferRef) -> list[Command]:
+        assert isinstance(key, int)
+        size = min(self.columns, self.blocks - key) * self.w_block
+        source = BufferRef(self.w_dram, 0, key * self.w_block)
+        return [self.context.command(Unit.LOAD, dram=source, dst=address, len=size)]
+
+    def _weighted(self, block: int, step: TileStep) -> dict[str, int | BufferRef]:
+        """Return the fields that select the weights and parameters of a depthwise convolution; none for pooling."""
+        layer = self.layer
+        if layer.weights is None:
+            return {}
+        return {
+            "b_base": self.w.get(block, step),
+            "b_n": self.w_block,
+            "b_wy": layer.kernel[1] * self.n,
+            "b_wx": self.n,
+            "p_base": self.p.get(block, step),
+            "p_n": 1,
+        }
 
     def steps(self) -> list[TileStep]:
         """Generate the steps of all tiles."""
@@ -404,6 +493,7 @@ class PoolSteps:
             "u_lim": image,
             "n_count": blocks,
             "lanes_tail": (lanes - 1) % self.n + 1,
+            **self._weighted(block, step),
         }
         result = {"d_x": pixel, "d_y": row, "d_n": self.n * self.size}
         down = start * layer.strides[0] - layer.pads[0] - image_first
@@ -575,6 +665,18 @@ class PoolSteps:
         """Return the fuse words; averages use `scaled` or divide by the elements inside the image."""
         layer = self.layer
         low, high = layer.clip
+        if layer.weights is not None and layer.drain is not None:
+            stage = self._stage("n", reduce=Reduce.SUM, post=Post.SLOT, post_rounding=layer.drain.rounding)
+            signed = layer.weights.dtype == np.int8
+            src = FUSE_SRC.pack(
+                a_src=1,
+                a_dtype=layer.shapes[layer.x].dtype,
+                b_src=BSource.SP,
+                b_dtype=Dtype.I8 if signed else Dtype.U8,
+                op=Op.MUL,
+            )
+            limits = {"post_zp": layer.drain.zp, "post_lo": low, "post_hi": high}
+            return {"src": src, "stage": stage, "zp_ab": halves_word(layer.x_zp, layer.w_zp), **limits}
         src = FUSE_SRC.pack(a_src=1, a_dtype=layer.shapes[layer.x].dtype)
         if scaled:
             stage = self._stage("n", reduce=Reduce.SUM, post=Post.SCALE, post_rounding=Rounding.EVEN)

@@ -203,7 +203,11 @@ def group(graph: Graph, fusions: Sequence[Sequence[str]]) -> list[Group]:
     for nodes in groups.values():
         if why := refusal(graph, tuple(nodes)):
             raise InputError(f"schedule: fusion of {nodes[0].name!r}: {why}")
-    order = {number: i for i, number in enumerate(groups)}
+    order: dict[int, tuple[int, int]] = {number: (i, 1) for i, number in enumerate(groups)}
+    for number, nodes in groups.items():
+        product = _joined_product(graph, nodes[0]) if len(nodes) == 1 else None
+        if product is not None:
+            order[number] = (order[belongs[product.name]][0], 0)
     import networkx as nx  # takes long to load
 
     view = nx.DiGraph()
@@ -218,6 +222,26 @@ def group(graph: Graph, fusions: Sequence[Sequence[str]]) -> list[Group]:
     except nx.NetworkXUnfeasible:
         raise InputError("schedule: its fusions need each other's results") from None
     return [tuple(groups[number]) for number in sequence]
+
+
+def _joined_product(graph: Graph, part: Node) -> Node | None:
+    """Return the last product that a concatenation joins with a slice of an input of the graph; None if there is none.
+
+    The slice is copied while MATRIX computes that product, instead of delaying the loads of earlier layers.
+    """
+    if part.op != "slice" or part.inputs[0] not in graph.inputs:
+        return None
+    reader = _only_consumer(graph, part)
+    if reader is None or reader.op != "concat":
+        return None
+    found: list[Node] = []
+    for name in reader.inputs:
+        producer = graph.producer(name)
+        while producer is not None and producer.op not in ANCHORS and len(producer.inputs) == 1:
+            producer = graph.producer(producer.inputs[0])
+        found += [producer] if producer is not None and producer.op in ANCHORS else []
+    names = {node.name: number for number, node in enumerate(graph)}
+    return max(found, key=lambda node: names[node.name], default=None)
 
 
 def chains_as_tables(graph: Graph, rounding: str) -> Graph:

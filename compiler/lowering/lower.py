@@ -11,6 +11,8 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import BINARY_OPS
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
+from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.elementwise import needs_contiguous
 from compiler.layers.layer_kind import Types
 from compiler.layers.lookup_table import is_unary
@@ -22,9 +24,12 @@ from compiler.layers.lowering_context import (
     image_of,
 )
 from compiler.layers.move import concat_starts
+from compiler.layers.pool import on_fuse
 from compiler.layers.registry import LOWERINGS
 from compiler.layers.strided_copy import strides_of
+from compiler.layers.tiling_context import images
 from compiler.lowering.fusion_groups import IN_PLACE
+from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
 
 
@@ -115,7 +120,7 @@ def _before_outputs(graph: Graph, host: Collection[str]) -> set[str]:
         converts = (
             node.op == "dequantize"
             or _widens_index(graph, node)
-            or (node.op in _LAYOUT and _is_float(graph, node.inputs[0]))
+            or (node.op in (*_LAYOUT, "gather") and _is_float(graph, node.inputs[0]))
         )
         if node.name in host and converts and goes_out(node):
             found.add(node.name)
@@ -175,7 +180,52 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str, config: MlaConfi
             out.layers += IN_PLACE[op](out, lowering) if op in IN_PLACE else [LOWERINGS[op].lower(lowering)]
         except UnsupportedLoweringError as error:
             out.refused |= {node.name: str(error) for node in nodes}
+    _compute_beside_products(out, config)
     return out
+
+
+#: Number of layers between a depthwise convolution and a product beside which FUSE may compute it.
+_MAX_BETWEEN = 3
+#: Share of the cycles of a product during which FUSE may be busy, since it also needs time to start commands.
+_MAX_FUSE_SHARE = 0.8
+
+
+def _compute_beside_products(out: LoweredNetwork, config: MlaConfig) -> None:
+    """Let FUSE compute depthwise convolutions of inputs while MATRIX computes independent convolutions.
+
+    Inputs of the graph are loaded to separate buffers for both layers, so that FUSE and MATRIX do not compete for a
+    memory bank. A depthwise convolution moves to the position before the convolution.
+    """
+    free = {number for number, layer in enumerate(out.layers) if isinstance(layer, ConvLayer)}
+    for number, layer in enumerate(list(out.layers)):
+        if not isinstance(layer, DepthwiseLayer) or out.root(layer.x) not in out.graph.inputs:
+            continue
+        fused = on_fuse(layer)
+        if fused is None:
+            continue
+        made = {out.root(layer.y)}
+        for other in range(number + 1, min(number + 1 + _MAX_BETWEEN, len(out.layers))):
+            product = out.layers[other]
+            needed = {out.root(name) for name in product.inputs}
+            between = {out.root(each.y) for each in out.layers[number:other]}
+            if other in free and not needed & (made | between) and _fits_beside(layer, product, config):
+                free.remove(other)
+                out.layers[number : other + 1] = [fused, product, *out.layers[number + 1 : other]]
+                break
+
+
+def _fits_beside(layer: DepthwiseLayer, product: Layer, config: MlaConfig) -> bool:
+    """Return True if FUSE can compute a depthwise convolution while MATRIX computes a convolution that it drains."""
+    if not isinstance(product, ConvLayer) or product.groups > 1:
+        return False
+    n, (_, y), z = config.n, images(layer), product.shapes[product.y]
+    outputs, *kernel, inputs = product.weights.shape
+    drain = z.h * z.w * ceil_div(outputs, n)
+    taps = layer.weights.shape[0] * layer.weights.shape[1]
+    fuse = layer.batch * y.h * y.w * ceil_div(y.c, n) * taps
+    return (fuse + drain) * config.fuse_rate <= _MAX_FUSE_SHARE * drain * ceil_div(inputs, n) * math.prod(
+        kernel
+    )
 
 
 #: Average pools with larger windows are computed as a sum over all pixels at once, which must be contiguous.
@@ -215,7 +265,12 @@ class _Finder:
         except UnsupportedLoweringError:
             return
         axis = node.attributes["axis"] % len(y.shape)
+        producers = [self.producers.get(name) for name in node.inputs]
+        slices = sum(each is not None and each.op == "slice" for each in producers)
         for tensor, start in zip(self.graph.ins(node), starts, strict=True):
+            producer = self.producers.get(tensor.name)
+            if slices > 1 and producer is not None and producer.op == "slice":
+                continue  # one layer copies all slices, which are read in place
             if self._writable_in_place(node, tensor, y):
                 gaps = self._writes(self.producers.get(tensor.name))
                 self._add(tensor, y, start * strides_of(y.shape)[axis], gaps)

@@ -131,10 +131,11 @@ def transpose_floats(graph: Graph) -> Graph:
 
     The host converts float inputs and outputs, and transposes them at the same time, so that the accelerator reads and
     writes the layout in which it computes. A graph without other operators remains unchanged, because the accelerator
-    then executes the conversions as well.
+    then executes the conversions as well. Transposes of all slices of an input become one, before the slices.
     """
     if all(node.op in _CONVERSIONS for node in graph):
         return graph
+    graph = _transpose_before_slices(graph)
     made: dict[str, Tensor] = {}
     nodes: list[Node] = []
     for node in graph:
@@ -154,6 +155,48 @@ def transpose_floats(graph: Graph) -> Graph:
     if not made:
         return graph
     return remove_dead(rebuild(graph, nodes, changed=made))
+
+
+def _transpose_before_slices(graph: Graph) -> Graph:
+    """Transpose a float input that is quantized before it is sliced, if all slices are transposed alike."""
+    made: dict[str, Tensor] = {}
+    instead: dict[str, list[Node]] = {}
+    for before in graph:
+        (name, *_) = before.outputs
+        perm = _common_perm(graph, before)
+        if perm is None:
+            continue
+        x = graph.tensors[name]
+        whole = replace(x, name=_fresh(graph, made, f"{name}:slices"), shape=tuple(x.shape[i] for i in perm))
+        made[whole.name] = whole
+        turn = Node(f"{before.name}:slices", "transpose", (name,), (whole.name,), {"perm": perm})
+        instead[before.name] = [before, turn]
+        for part in graph.consumers(name):
+            attributes = {key: tuple(part.attributes[key][i] for i in perm) for key in part.attributes}
+            for turned in graph.consumers(part.outputs[0]):
+                instead[turned.name] = []
+                instead.setdefault(part.name, []).append(
+                    Node(turned.name, "slice", (whole.name,), turned.outputs, attributes)
+                )
+    if not made:
+        return graph
+    nodes = [new for node in graph for new in instead.get(node.name, [node])]
+    return rebuild(graph, nodes, changed=made)
+
+
+def _common_perm(graph: Graph, before: Node) -> tuple[int, ...] | None:
+    """Return the permutation of all transposes of the slices of a quantized float input; None if there is none."""
+    name = before.outputs[0]
+    if before.op != "quantize" or before.inputs[0] not in graph.inputs or name in graph.outputs:
+        return None
+    parts = graph.consumers(name)
+    if not parts or any(part.op != "slice" or part.outputs[0] in graph.outputs for part in parts):
+        return None
+    turns = [turn for part in parts for turn in graph.consumers(part.outputs[0])]
+    if any(turn.op != "transpose" or not _moves_channels(turn) for turn in turns):
+        return None
+    perms = {tuple(turn.attributes["perm"]) for turn in turns}
+    return perms.pop() if len(perms) == 1 else None
 
 
 def _after_input(graph: Graph, before: Node, node: Node) -> bool:

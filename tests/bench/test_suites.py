@@ -76,8 +76,9 @@ def test_document_as_table():
         ("conv", "4x4x4-4-3", "must be HxWxC-O-k-s"),
         ("conv", "4x4x4-8-3-1-dw", "must keep its channels, not turn 4 into 8"),
         ("tiny", "lenet", "a tiny case must be one of ad01_int8, .*, not 'lenet'"),
+        ("blocks", "lenet", "a blocks case must be one of vit_197x192, .*, not 'lenet'"),
         ("conditions", "4x4", "measured all or not at all: no case '4x4'"),
-        ("mnist", None, "suite must be gemm, conv, nets, tiny, conditions or sim, not 'mnist'"),
+        ("mnist", None, "suite must be gemm, conv, nets, blocks, tiny, conditions or sim, not 'mnist'"),
     ],
 )
 def test_invalid_suites_and_cases(suite, case, message):

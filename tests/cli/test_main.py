@@ -121,7 +121,7 @@ def test_completion_for_other_shells(mla, complains):
             "--rounding: invalid choice: 'xnpack' (did you mean xnnpack?)",
         ),
         (["verilog"], "required: -o/--output"),
-        (["bench", "mnist"], "suite must be gemm, conv, nets, tiny, conditions or sim, not 'mnist'"),
+        (["bench", "mnist"], "suite must be gemm, conv, nets, blocks, tiny, conditions or sim, not 'mnist'"),
         (["bench", "gemm", "--dram-latency", "0"], "must be an integer in 1..1000000, not '0'"),
         (["bench", "gemm", "--dram-latency", "1000001"], "in 1..1000000, not '1000001'"),
         (["bench", "gemm", "--dram-bytes-per-cycle", "x"], "must be an integer in 1..1000000, not 'x'"),

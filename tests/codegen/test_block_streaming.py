@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
+from compiler.initial_schedule.channel_streaming import apply, streaming_pairs
 from compiler.initial_schedule.initial import tiling_contexts
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
@@ -17,7 +18,6 @@ from compiler.reference import evaluate
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session, dram_bytes
 from compiler.schedule.schedule import Schedule
-from compiler.tuning.fusion.channel_streaming import apply, streaming_pairs
 from compiler.tuning.measure.measurer import Measurer
 from cosim.golden import GoldenDevice
 from hw.config import load_target

@@ -7,6 +7,12 @@ from itertools import islice, product
 
 from compiler.codegen.block_streaming import row_stream_obstacle
 from compiler.cost.learned.model import CycleModel
+from compiler.initial_schedule.channel_streaming import (
+    ChannelBlockPair,
+    apply,
+    streaming_obstacle,
+    streaming_pairs,
+)
 from compiler.initial_schedule.initial import (
     AttentionTiling,
     attention_tilings,
@@ -22,14 +28,7 @@ from compiler.lowering.lower import LoweredNetwork
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning.fusion.channel_streaming import (
-    ChannelBlockPair,
-    apply,
-    pooled_pairs,
-    streaming_obstacle,
-    streaming_pairs,
-)
-from compiler.tuning.fusion.epilogue_chains import merge, merge_obstacle, retile, split
+from compiler.tuning.fusion.epilogue_chains import merge, merge_obstacle, pooled_pairs, retile, split
 from compiler.tuning.fusion.network_model import NetworkCostModel, NetworkPrediction
 from compiler.tuning.layer_space import LayerSpace, spaces_of
 from compiler.util.tiles import ceil_div

@@ -6,20 +6,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
+from compiler.initial_schedule.channel_streaming import ChannelBlockPair, streaming_pairs
 from compiler.initial_schedule.initial import tiling_contexts
 from compiler.ir.graph import Graph
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import DramTiming
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning.fusion.channel_streaming import (
-    ChannelBlockPair,
+from compiler.tuning.fusion.epilogue_chains import (
     PooledPair,
     channel_block_tilings,
     movable_additions,
     move_addition,
     pooled_pairs,
-    streaming_pairs,
 )
 from compiler.tuning.layer_space import LayerSpace
 from compiler.tuning.strategies import STRATEGIES, strategy_of

@@ -1,55 +1,21 @@
 """Channel-block streaming: a layer starts on the first channel blocks of its input while the rest is being computed.
 
-If a convolution computes its result in blocks of N channels, the next layer can start with the first block. If its sums
-are split by input channels, it can start before the last input block is available. Neither layer then waits for the
-other's pipeline to drain. A pool after such a convolution runs on FUSE while MATRIX computes the next block.
+If a convolution computes its result in blocks of N channels, a depthwise convolution can start with the first block,
+and the scratchpad holds only a few blocks of the intermediate tensor.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
-from compiler.ir.graph import Graph
 from compiler.layers.conv.input_layout import Im2colLayout, can_fold
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tilings import ConvTiler
 from compiler.layers.depthwise import DepthwiseLayer, stream_of
-from compiler.layers.pool import PoolLayer
 from compiler.layers.tiling_context import BUS_OVERHEAD, PREFETCH_STEPS, TilingContext, input_rows
-from compiler.lowering.fusion_groups import ANCHORS
 from compiler.lowering.lower import LoweredNetwork
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning.layer_space import LayerSpace, Tiling
 from compiler.util.tiles import ceil_div, cuts
-
-#: Maximum number of channel blocks of a tile; maximum number of tilings considered per layer.
-_MAX_BLOCKS, _MAX_TILINGS = 2, 3
-
-
-def channel_block_tilings(space: LayerSpace) -> list[Tiling]:
-    """Return tilings of a convolution by channel blocks, with split or whole sums, fewest row tiles first."""
-    layer = space.layer
-    if (
-        not isinstance(layer, ConvLayer)
-        or layer.groups > 1
-        or not (space.context.x_on_chip or space.context.y_on_chip)
-    ):
-        return []
-    found = [t for t in space.tilings if t.schedule.order == "channels" and t.schedule.columns <= _MAX_BLOCKS]
-    found.sort(key=lambda tiling: (ceil_div(layer.shapes[layer.y].h, tiling.schedule.rows), tiling.estimate))
-    deep = ceil_div(layer.weights.shape[3], space.context.config.n)
-    return [
-        replace(tiling, schedule=replace(tiling.schedule, depth=depth))
-        for tiling in found[:_MAX_TILINGS]
-        for depth in _depths(deep, tiling.schedule, cut=space.context.x_on_chip)
-    ]
-
-
-def _depths(deep: int, schedule: LayerSchedule, *, cut: bool) -> Iterator[int]:
-    """Yield choices for the number of input channel blocks that one command sums."""
-    whole = not cut or schedule.fold_kernel_width or schedule.im2col or deep == 1
-    yield from (deep,) if whole else dict.fromkeys((ceil_div(deep, 2), deep - 1, ceil_div(deep, 4), deep))
-
 
 #: Overhead cycles of a FUSE command, in addition to its rows.
 _COMMAND_CYCLES = 60
@@ -125,46 +91,6 @@ class FusedPair:
     first: LayerSchedule
     second: LayerSchedule
     start: float = 0.0
-
-
-@dataclass(frozen=True)
-class PooledPair:
-    """Convolution, and a pool that is the only reader of the convolution's result.
-
-    Parameters
-    ----------
-    first, second : LayerSpace
-        Search spaces of the convolution and of the pool.
-    """
-
-    first: LayerSpace
-    second: LayerSpace
-
-    def candidates(self) -> list[FusedPair]:
-        """Return the convolution's tilings by channel blocks, each with an interleaved schedule of the pool."""
-        pools = [tiling for tiling in self.second.tilings if tiling.schedule.columns == 1][:1]
-        return [
-            FusedPair(
-                tiling.estimate,
-                replace(tiling.schedule, interleave=True),
-                replace(pool.schedule, columns=tiling.schedule.columns, interleave=True),
-            )
-            for tiling in channel_block_tilings(self.first)
-            for pool in pools
-        ]
-
-
-def pooled_pairs(lowered: LoweredNetwork, spaces: Sequence[LayerSpace]) -> dict[int, PooledPair]:
-    """Return the pairs of convolution and pool by the index of their first layer."""
-    out = {}
-    for number, (first, second) in enumerate(pairwise(spaces)):
-        conv, pool = first.layer, second.layer
-        if not isinstance(conv, ConvLayer) or not isinstance(pool, PoolLayer) or pool.x != conv.y:
-            continue
-        readers = [layer for layer in lowered.layers if conv.y in layer.inputs]
-        if len(readers) == 1 and first.context.y_on_chip:
-            out[number] = PooledPair(first, second)
-    return out
 
 
 class ChannelBlockPair:
@@ -315,44 +241,3 @@ def apply(schedule: Schedule, pair: ChannelBlockPair, fused: FusedPair) -> Sched
 
 
 Fusions = tuple[tuple[str, ...], ...]
-
-
-def movable_additions(graph: Graph, fusions: Fusions) -> list[str]:
-    """Return the fused additions that could be fused with the producer of their other operand instead."""
-    return [name for names in fusions for name in names[1:] if _other(graph, fusions, name)]
-
-
-def move_addition(graph: Graph, fusions: Fusions, addition: str) -> Fusions:
-    """Move an addition, and its successors in the group, to the epilogue of its other operand's producer.
-
-    The fusions are returned unchanged if there is no such producer. The producer that executes the addition runs after
-    the other producer. If the producer with the addition takes longer to compute, it hides the
-    epilogue and a subsequent pool.
-    """
-    other = _other(graph, fusions, addition)
-    if other is None:
-        return fusions
-    groups = {names[0]: names for names in fusions}
-    mine = next(names for names in fusions if addition in names)
-    at = mine.index(addition)
-    groups |= {mine[0]: mine[:at], other[0]: other + mine[at:]}
-    return tuple(group for group in groups.values() if len(group) > 1)
-
-
-def _other(graph: Graph, fusions: Fusions, addition: str) -> tuple[str, ...] | None:
-    """Return the other group that could execute an addition in its epilogue, or None."""
-    node = graph.nodes.get(addition)
-    if node is None or node.op != "add":
-        return None
-    mine = next((names for names in fusions if addition in names), ())
-    heads = (_head(graph, operand, fusions) for operand in node.inputs)
-    return next((head for head in heads if head and mine and head[0] != mine[0]), None)
-
-
-def _head(graph: Graph, operand: str, fusions: Fusions) -> tuple[str, ...] | None:
-    """Return the group that computes an operand; None if it has other readers or the group supports no epilogue."""
-    maker = graph.producer(operand)
-    if maker is None or len(graph.consumers(operand)) > 1 or operand in graph.outputs:
-        return None
-    group = next((names for names in fusions if names[-1] == maker.name), (maker.name,))
-    return group if graph.nodes[group[0]].op in ANCHORS else None
