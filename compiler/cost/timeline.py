@@ -23,20 +23,23 @@ from hw.isa.enums import DTYPE_BYTES, PAIRS, BSource, Post, Reduce, Unit
 
 # The following constants were read from recordings of the RTL (n16, `mla profile --trace`).
 #: Cycles from the doorbell to the first instruction, and from the last result to the interrupt.
-_BEGIN, _END = 70, 60
+_BEGIN, _END = 66, 60
 #: Cycles of the sequencer for the first instructions of a program, and for the check of a command of each unit.
 _PROLOGUE, _CHECK = 7, {Unit.LOAD: 6, Unit.MATRIX: 9, Unit.FUSE: 12, Unit.STORE: 6}
 #: Cycles from the end of a command until a command that waits for it may start.
 _TOKEN = 1
 #: Cycles from the request of a load to its first write, in addition to the memory latency.
-_LOAD = 7
+_LOAD = 6
 #: Cycles from a MATRIX command to the first of its weight rows, and from its last row to its last sum; cycles between
 #: the rows of a command and the weights of a depthwise stream.
-_WEIGHTS, _SUMS, _NEXT_STREAM = 3, 39, 6
-#: Cycles from FUSE's last point to its result, and cycles between the points of two FUSE commands.
-_RESULT, _NEXT_COMMAND = 70, 6
+_WEIGHTS, _SUMS, _NEXT_STREAM = 3, 36, 6
+#: Cycles between the points of two FUSE commands.
+_NEXT_COMMAND = 6
+#: Cycles from FUSE's last point to its result, fewer for a command that ends with step 3, and more cycles for each
+#: result that is reduced across lanes.
+_RESULT, _EARLY_RESULT, _ACROSS = 67, 29, 3
 #: Cycles from the last beat of a store to its response.
-_ANSWER = 20
+_ANSWER = 18
 #: Maximum number of loads whose data are awaited at the same time (`hw/units/load/unit.py`).
 _MAX_LOADS = 16
 #: Cycles of an instruction of a pipelined sequencer, and cycles of its LOAD and STORE for each beat.
@@ -114,6 +117,9 @@ class _Simulation:
             0.0,
         )  # times at which MATRIX has issued the rows of the last command but one, and of the last
         self.sums = 0.0  # time at which MATRIX's sums so far are complete
+        self.whole = (
+            0.0  # time at which the results of FUSE's commands so far that take all steps are written
+        )
         self.fields: list[tuple[int, ...]] = list(_DEFAULTS)
         self.free, self.retired = [0.0] * len(Unit), [0.0] * len(Unit)
         self.queues = [deque[float]() for _ in Unit]
@@ -181,9 +187,16 @@ class _Simulation:
         return CommandTime(start, start + taken, self.sums + _TOKEN)
 
     def _fuse(self, begin: float, issued: Issued) -> CommandTime:
-        taken = _fuse_cycles(self.config, unpack_fields(Unit.FUSE, list(issued.values)))
-        self.free[Unit.FUSE] = begin + taken + _NEXT_COMMAND
-        return CommandTime(begin, begin + taken, begin + taken + _RESULT + _TOKEN)
+        c = unpack_fields(Unit.FUSE, list(issued.values))
+        taken = _fuse_cycles(self.config, c)
+        end = begin + taken
+        self.free[Unit.FUSE] = end + _NEXT_COMMAND
+        later = c.table_wide or c.residual or c.table2 or c.reduce or c.lane_reduce or c.post
+        # Results are in order, so a command leaves the pipeline early only if no other command takes all steps.
+        if later or begin < self.whole:
+            self.whole = end + _RESULT
+            return CommandTime(begin, end, self.whole + _TOKEN)
+        return CommandTime(begin, end, end + _EARLY_RESULT + _TOKEN)
 
     def _beats(self, command: Command, issued: Issued) -> int:
         """Return the number of beats of a load or store, whose lines need not begin at the start of a beat."""

@@ -6,20 +6,18 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 
-_DIGITS = 31
-_ROOT_DIGITS = 32
 
-
-#: Members of one unit and of several units.
-_MEMBERS = {
-    "start": In(1),
-    "x": In(signed(32)),
-    "root": In(1),
-    "done": Out(1),
-    "mult": Out(32),
-    "exponent": Out(signed(8)),
-    "taken": In(1),
-}
+def _members(width: int) -> dict[str, wiring.Member]:
+    """Return the members that one unit and several units have in common."""
+    return {
+        "start": In(1),
+        "x": In(signed(width)),
+        "root": In(1),
+        "done": Out(1),
+        "mult": Out(width),
+        "exponent": Out(signed(8)),
+        "taken": In(1),
+    }
 
 
 class Reciprocal(wiring.Component):
@@ -35,29 +33,34 @@ class Reciprocal(wiring.Component):
     ----------
     digits : int
         Number of bits computed per cycle: 1 or 2.
+    width : int
+        Width of the operand and of the multiplier, a power of two. docs/machine.md defines the results for 32 bits; for
+        w bits, w - 1 takes the place of 31.
 
     Members
     -------
-    start : In(1), x : In(signed(32)), root : In(1)
+    start : In(1), x : In(signed(width)), root : In(1)
         Start a computation with operand `x`; `root` selects the reciprocal square root. A start is ignored while a
         computation is in progress.
     idle : Out(1)
         High if no computation is in progress and no result is held.
-    done : Out(1), mult : Out(32), exponent : Out(signed(8))
+    done : Out(1), mult : Out(width), exponent : Out(signed(8))
         Multiplier and exponent of the result, held until `taken`.
     taken : In(1)
         High if the result has been used.
     """
 
-    def __init__(self, *, digits: int):
-        self._per_cycle = digits
-        super().__init__({**_MEMBERS, "idle": Out(1)})
+    def __init__(self, *, digits: int, width: int = 32):
+        self._per_cycle, self._width = digits, width
+        self._shifts = (width - 1).bit_length()  # number of steps of the normalization
+        super().__init__({**_members(width), "idle": Out(1)})
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        value, quotient = Signal(32), Signal(32)
-        rest, count, is_root = Signal(36), Signal(range(_ROOT_DIGITS)), Signal()
-        divide = -(-_DIGITS // self._per_cycle) - 1
+        width = self._width
+        value, quotient = Signal(width), Signal(width)
+        rest, count, is_root = Signal(width + 4), Signal(range(width)), Signal()
+        divide = -(-(width - 1) // self._per_cycle) - 1
         m.d.comb += self.mult.eq(quotient)
         with m.FSM():
             with m.State("idle"):
@@ -66,16 +69,16 @@ class Reciprocal(wiring.Component):
                     m.d.sync += [
                         value.eq(Mux(self.x < 1, 1, self.x)),
                         is_root.eq(self.root),
-                        count.eq(4),
+                        count.eq(self._shifts - 1),
                         # Normalization subtracts 31 - k for recip, or 15 - k for rsqrt.
-                        self.exponent.eq(-Mux(self.root, 15, 31)),
+                        self.exponent.eq(-Mux(self.root, width // 2 - 1, width - 1)),
                     ]
                     m.next = "normalize"
             with m.State("normalize"):
                 self._normalize(m, value, count, is_root)
                 with m.If(count == 0):
-                    m.d.sync += [quotient.eq(0), rest.eq(Mux(is_root, 0, 1 << 31))]
-                    m.d.sync += count.eq(Mux(is_root, _ROOT_DIGITS // self._per_cycle - 1, divide))
+                    m.d.sync += [quotient.eq(0), rest.eq(Mux(is_root, 0, 1 << width - 1))]
+                    m.d.sync += count.eq(Mux(is_root, width // self._per_cycle - 1, divide))
                     m.next = "divide"
                     with m.If(is_root):
                         m.next = "root"
@@ -85,7 +88,12 @@ class Reciprocal(wiring.Component):
                 with m.If(count == 0):
                     m.next = "divisor"
             with m.State("divisor"):
-                m.d.sync += [value.eq(quotient), quotient.eq(0), rest.eq(1 << 31), count.eq(divide)]
+                m.d.sync += [
+                    value.eq(quotient),
+                    quotient.eq(0),
+                    rest.eq(1 << width - 1),
+                    count.eq(divide),
+                ]
                 m.next = "divide"
             with m.State("divide"):
                 self._digits(m, value, quotient, rest, count == 0)
@@ -103,44 +111,46 @@ class Reciprocal(wiring.Component):
         only by even amounts.
         """
         m.d.sync += count.eq(count - 1)
-        for step in range(5):
+        for step in range(self._shifts):
             amount = 1 << step
-            with m.If((count == step) & ~value[32 - amount :].any() & ~(is_root & (step == 0))):
+            with m.If((count == step) & ~value[self._width - amount :].any() & ~(is_root & (step == 0))):
                 m.d.sync += [
                     value.eq(value << amount),
                     self.exponent.eq(self.exponent + Mux(is_root, Const(amount // 2, 6), Const(amount, 6))),
                 ]
 
     def _root_digits(self, m: Module, value: Signal, quotient: Signal, rest: Signal) -> None:
-        """Compute the next bits of the square root of value << 32; each bit shifts two bits of value << 32 into the
-        remainder.
+        """Compute the next bits of the square root of value << width; each bit shifts two bits of value << width into
+        the remainder.
         """
+        width = self._width
         found: Value = quotient
         left: Value = rest
         for digit in range(self._per_cycle):
-            longer = Signal(36, name=f"longer_{digit}")
-            difference = Signal(signed(37), name=f"root_difference_{digit}")
-            high = value[30 - 2 * digit : 32 - 2 * digit]
+            longer = Signal(width + 4, name=f"longer_{digit}")
+            difference = Signal(signed(width + 5), name=f"root_difference_{digit}")
+            high = value[width - 2 - 2 * digit : width - 2 * digit]
             m.d.comb += [
-                longer.eq(Cat(high, left[:34])),
-                difference.eq(longer - Cat(Const(1, 2), found[:32])),
+                longer.eq(Cat(high, left[: width + 2])),
+                difference.eq(longer - Cat(Const(1, 2), found[:width])),
             ]
-            found = Cat(~difference[-1], found[:31])
-            left = Mux(difference[-1], longer, difference[:36])
+            found = Cat(~difference[-1], found[: width - 1])
+            left = Mux(difference[-1], longer, difference[: width + 4])
         m.d.sync += [value.eq(value << 2 * self._per_cycle), quotient.eq(found), rest.eq(left)]
 
     def _digits(self, m: Module, value: Signal, quotient: Signal, rest: Signal, last: Value) -> None:
         """Compute the next bits of 2**62 // value; the first bit is the second highest bit of the quotient, so the
         quotient is at most 2**31 - 1. In the `last` cycle, only one bit is left.
         """
+        width = self._width
         found: Value = quotient
         left: Value = rest
         for digit in range(self._per_cycle):
-            doubled = Signal(33, name=f"doubled_{digit}")
-            difference = Signal(signed(34), name=f"difference_{digit}")
-            m.d.comb += [doubled.eq(left[:32] << 1), difference.eq(doubled - value)]
-            now = Cat(~difference[-1], found[:31])
-            after = Mux(difference[-1], doubled, difference[:33])
+            doubled = Signal(width + 1, name=f"doubled_{digit}")
+            difference = Signal(signed(width + 2), name=f"difference_{digit}")
+            m.d.comb += [doubled.eq(left[:width] << 1), difference.eq(doubled - value)]
+            now = Cat(~difference[-1], found[: width - 1])
+            after = Mux(difference[-1], doubled, difference[: width + 1])
             one_less = last if digit else Const(0, 1)
             found, left = Mux(one_less, found, now), Mux(one_less, left, after)
         m.d.sync += [quotient.eq(found), rest.eq(left)]
@@ -155,28 +165,38 @@ class Reciprocals(wiring.Component):
     ----------
     config : MlaConfig
         Configuration of the machine.
+    width : int
+        Width of the operand and of the multiplier, as for `Reciprocal`.
 
     Members
     -------
-    start : In(1), x : In(signed(32)), root : In(1)
+    start : In(1), x : In(signed(width)), root : In(1)
         Start a computation, as for `Reciprocal`; only while `ready` is high.
     ready : Out(1)
         High if the next unit is free.
-    done : Out(1), mult : Out(32), exponent : Out(signed(8))
+    done : Out(1), mult : Out(width), exponent : Out(signed(8))
         Oldest result, held until `taken`.
     taken : In(1)
         High if the oldest result has been used.
+
+    Attributes
+    ----------
+    units : list of Reciprocal
+        Units, which compute in the order of their indices.
+    first, oldest : Signal
+        Index of the unit that starts next, and of the unit with the oldest result.
     """
 
-    def __init__(self, config: MlaConfig):
-        self._config = config
-        super().__init__({**_MEMBERS, "ready": Out(1)})
+    def __init__(self, config: MlaConfig, *, width: int = 32):
+        count, digits = config.reciprocal_units, config.reciprocal_digits
+        self.units = [Reciprocal(digits=digits, width=width) for _ in range(count)]
+        first, oldest = Signal(range(count)), Signal(range(count))  # `count` is a power of two
+        self.first, self.oldest = first, oldest
+        super().__init__({**_members(width), "ready": Out(1)})
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        count = self._config.reciprocal_units
-        units = [Reciprocal(digits=self._config.reciprocal_digits) for _ in range(count)]
-        first, oldest = Signal(range(count)), Signal(range(count))  # `count` is a power of two
+        units, first, oldest = self.units, self.first, self.oldest
         for index, unit in enumerate(units):
             m.submodules[f"unit_{index}"] = unit
             m.d.comb += [
