@@ -256,7 +256,7 @@ class _AttentionTiler:
     Parameters
     ----------
     layers : (MatmulLayer, SoftmaxLayer, MatmulLayer)
-        The layers.
+        Product with the scores, softmax of them, and product with its result.
     on_chip : callable
         Returns True if a tensor, given by name, stays in the scratchpad.
     """
