@@ -223,6 +223,8 @@ _BLOCKS_IN_FLIGHT = (3, 2)
 #: Cycles of a FUSE command in addition to its points, from the last sum of a product to its end, from the last point of
 #: a pass to its results, and of the sequencer for a command.
 _FUSE_COMMAND, _LAST_SUM, _RESULT_CYCLES, _ISSUE = 15, 150, 75, 40
+#: Share of the bus cycles that is added to the estimate, so that tilings do not load operands again without a gain.
+_BUS_SHARE = 0.02
 #: Cycles for which a layer waits for the last results of the layer before it.
 _LAYER_START = 150
 #: Relative gain, by estimates, from which layers stream blocks of rows: separate layers overlap, too.
@@ -374,7 +376,8 @@ class _AttentionTiler:
         # The last softmax is hidden by the products of the blocks before it.
         shown = max(softmax + passes * _RESULT_CYCLES - min(count - 1, blocks - 1) * mixed, 0)
         busiest = max(array + shown, fuse + first + mixed, bus, count * (passes + 2 * tiles) * _ISSUE)
-        return loads + busiest + rows * columns * config.fuse_rate + _LAST_SUM
+        end = rows * columns * config.fuse_rate + _LAST_SUM
+        return loads + busiest + end + _BUS_SHARE * bus
 
 
 def _even(total: int, most: int) -> int:
