@@ -1,6 +1,6 @@
 """Naive and initial schedules of a network, and selection of the layers whose steps are interleaved."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
@@ -114,15 +114,14 @@ def estimates(
     InputError
         No tiling of a layer fits the machine.
     """
-    residents, tilings = _alone(config, lowered, dram)
+    chosen = _streams(config, lowered, dram) if streams else {}
+    residents, tilings = _alone(config, lowered, dram, frozenset(chosen))
     found, contexts = list(tilings), _tiling_contexts(residents, dram)
     alone = [cycles for cycles, _ in found]
     streamed: set[int] = set()
-    for number in attentions(lowered) if streams else ():
-        best = next(iter(attention_tilings(config, lowered, number, dram)), None)
-        if best is not None and best.cycles < sum(alone[number : number + 3]):
-            streamed |= {number, number + 1, number + 2}
-            found[number : number + 3] = [(best.cycles / 3, schedule) for schedule in best.schedules]
+    for number, best in chosen.items():
+        streamed |= {number, number + 1, number + 2}
+        found[number : number + 3] = [(best.cycles / 3, schedule) for schedule in best.schedules]
     for number in _co_scheduled(lowered, alone, streamed):
         context = replace(contexts[number], free=residents.free(number, _MAX_OVERLAPPED_LAYERS))
         context = _memory_share(context, lowered, number, alone)
@@ -148,7 +147,8 @@ def tiling_contexts(
     InputError
         No tiling of a layer fits the machine.
     """
-    return _tiling_contexts(_alone(config, lowered, dram)[0], dram)
+    chosen = _streams(config, lowered, dram)
+    return _tiling_contexts(_alone(config, lowered, dram, frozenset(chosen))[0], dram)
 
 
 def _tiling_contexts(residents: "_Residents", dram: DramTiming) -> list[TilingContext]:
@@ -171,20 +171,36 @@ def _tiling_context(residents: "_Residents", number: int, dram: DramTiming) -> T
 
 
 @lru_cache(maxsize=_MAX_KNOWN_NETWORKS)
+def _streams(config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming) -> "Mapping[int, AttentionTiling]":
+    """Return the tilings of the products and softmaxes that stream blocks of rows, by the index of the first layer."""
+    out = {}
+    for number in attentions(lowered):
+        _, tilings = _alone(config, lowered, dram, frozenset())
+        separate = sum(cycles for cycles, _ in tilings[number : number + 3]) + 2 * _LAYER_START
+        best = next(iter(attention_tilings(config, lowered, number, dram)), None)
+        if best is not None and best.cycles < (1 - _MIN_STREAM_GAIN) * separate:
+            out[number] = best
+    return out
+
+
+@lru_cache(maxsize=3 * _MAX_KNOWN_NETWORKS)
 def _alone(
-    config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming
+    config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming, streams: frozenset[int]
 ) -> tuple["_Residents", Sequence[tuple[float, LayerSchedule]]]:
     """Return the tensors that stay in the scratchpad, and the best tiling of each layer if it is not interleaved.
+
+    Results of layers that stream blocks of rows do not stay in the scratchpad; `streams` contains the indices of the
+    first layers of such streams.
 
     Tensors are evicted to DRAM if a layer has too little memory to run. The results of recent networks are cached,
     since searches ask for the contexts of the same layers again and again.
     """
     known: dict[tuple, tuple[float, LayerSchedule]] = {}
-    chosen = _with_share(config, lowered, dram, _RESIDENT, known)
+    chosen = _with_share(config, lowered, dram, streams, _RESIDENT, known)
     if chosen[0].complete:
         return chosen
     try:
-        more = _with_share(config, lowered, dram, _MORE_RESIDENT, known)
+        more = _with_share(config, lowered, dram, streams, _MORE_RESIDENT, known)
     except InputError:
         return chosen
     before, after = (sum(cycles for cycles, _ in found) for _, found in (chosen, more))
@@ -195,11 +211,12 @@ def _with_share(
     config: MlaConfig,
     lowered: LoweredNetwork,
     dram: DramTiming,
+    streams: frozenset[int],
     share: float,
     known: dict[tuple, tuple[float, LayerSchedule]],
 ) -> tuple["_Residents", Sequence[tuple[float, LayerSchedule]]]:
     """Return the result of `_alone` if tensors that stay in the scratchpad take at most a share of it."""
-    residents = _Residents(config, lowered, share)
+    residents = _Residents(config, lowered, streams, share)
     found: list[tuple[float, LayerSchedule]] = []
     while len(found) < len(lowered.layers):
         number = len(found)
@@ -235,6 +252,12 @@ _BLOCKS_IN_FLIGHT = (3, 2)
 #: Cycles of a FUSE command in addition to its points, from the last sum of a product to its end, from the last point of
 #: a pass to its results, and of the sequencer for a command.
 _FUSE_COMMAND, _LAST_SUM, _RESULT_CYCLES, _ISSUE = 15, 150, 75, 40
+#: Share of the bus cycles that is added to the estimate, so that tilings do not load operands again without a gain.
+_BUS_SHARE = 0.02
+#: Cycles for which a layer waits for the last results of the layer before it.
+_LAYER_START = 150
+#: Relative gain, by estimates, from which layers stream blocks of rows: separate layers overlap, too.
+_MIN_STREAM_GAIN = 0.15
 #: Number of steps before the first step of a layer during which its operands may be loaded, in such streams.
 _STREAM_PREFETCH = 32
 
@@ -260,7 +283,7 @@ def attention_tilings(
     number : int
         Index of the first of the three layers, an element of `attentions(lowered)`.
     """
-    residents, _ = _alone(config, lowered, dram)
+    residents, _ = _alone(config, lowered, dram, frozenset(attentions(lowered)))
     first, softmax, second = lowered.layers[number : number + 3]
     assert isinstance(first, MatmulLayer) and isinstance(softmax, SoftmaxLayer)
     assert isinstance(second, MatmulLayer)
@@ -284,7 +307,7 @@ class _AttentionTiler:
     Parameters
     ----------
     layers : (MatmulLayer, SoftmaxLayer, MatmulLayer)
-        The layers.
+        Product with the scores, softmax of them, and product with its result.
     on_chip : callable
         Returns True if a tensor, given by name, stays in the scratchpad.
     """
@@ -382,7 +405,8 @@ class _AttentionTiler:
         # The last softmax is hidden by the products of the blocks before it.
         shown = max(softmax + passes * _RESULT_CYCLES - min(count - 1, blocks - 1) * mixed, 0)
         busiest = max(array + shown, fuse + first + mixed, bus, count * (passes + 2 * tiles) * _ISSUE)
-        return loads + busiest + rows * columns * config.fuse_rate + _LAST_SUM
+        end = rows * columns * config.fuse_rate + _LAST_SUM
+        return loads + busiest + end + _BUS_SHARE * bus
 
 
 def _even(total: int, most: int) -> int:
@@ -496,14 +520,14 @@ def _memory_share(
 class _Residents:
     """Tensors that stay in the scratchpad, chosen so that tensors live at the same time fit together."""
 
-    def __init__(self, config: MlaConfig, lowered: LoweredNetwork, share: float):
+    def __init__(self, config: MlaConfig, lowered: LoweredNetwork, streams: Iterable[int], share: float):
         self.config, self.lowered = config, lowered
         graph = lowered.graph
         outside = {lowered.root(name) for name in (*graph.inputs, *graph.outputs)}
         for layer in lowered.layers:
             if isinstance(layer, MoveLayer):
                 outside |= {lowered.root(name) for name in from_dram(config, layer)}
-        for number in attentions(lowered):  # only some of their blocks are in the scratchpad
+        for number in streams:
             outside |= {layer.y for layer in lowered.layers[number : number + 2]}
         self.size: dict[str, int] = {}
         self.life: dict[str, tuple[int, int]] = {}

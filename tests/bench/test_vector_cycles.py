@@ -1,4 +1,7 @@
-"""Element-wise layers and pools reach their share of the bus on the RTL (n16), and equal the host's operators."""
+"""Element-wise layers and pools reach their share of the bus on the RTL (n16), and equal the host's operators.
+
+Attention reaches its share of the array.
+"""
 
 import math
 from typing import Any
@@ -11,7 +14,7 @@ from compiler.options import DramTiming
 from compiler.reference import evaluate
 from compiler.runtime.device import open_device
 from compiler.runtime.run_report import run_samples
-from tests.support.graphs import Draft
+from tests.support.graphs import Draft, attention
 
 #: DRAM bytes per cycle.
 RATE = 16
@@ -69,3 +72,28 @@ def test_pools(op: str, shape: tuple[int, ...], size: int, stride: int, padded: 
         window["count_pads"] = False
     y = draft.node(op, [x], (1, *sizes, shape[3]), like=x, **window)
     assert _share(draft, y.name, 100) >= least
+
+
+#: Heads, rows, columns and depth of attention, maximum cycles, and bytes that must cross the bus.
+ATTENTIONS = (
+    ((12, 128, 128, 64), 99_700, 4 * 12 * 128 * 64),
+    ((3, 197, 197, 64), 62_700, 4 * 3 * 197 * 64),
+    ((1, 512, 512, 64), 133_000, 4 * 512 * 64),
+    ((4, 128, 128, 32), 20_700, 4 * 4 * 128 * 32),
+)
+
+
+@pytest.mark.parametrize(("shape", "ceiling", "compulsory"), ATTENTIONS)
+def test_attention(shape: tuple[int, int, int, int], ceiling: int, compulsory: int) -> None:
+    """Scores and softmax do not cross the bus, and FUSE never waits for a bank of the accumulator."""
+    draft = Draft(np.random.default_rng(0))
+    y = attention(draft, *shape)
+    network = compile(draft.graph.finish([y.name]), "n16")
+    with open_device(network, "rtl", 1, 100, RATE, lambda _text: None) as device:
+        run = run_samples(device, network, [draft.random_inputs()], lambda _text: None, steadily=False)
+    assert run.cycles is not None
+    print(f"{shape}: {run.cycles[0]:,} cycles")
+    assert run.cycles[0] <= ceiling
+    totals = {name: sum(row[name] for row in run.counts.values()) for name in next(iter(run.counts.values()))}
+    assert totals["load_bytes"] + totals["store_bytes"] <= compulsory + 1200
+    assert totals["acc_conflicts"] == 0

@@ -1,4 +1,6 @@
-"""Tests of results streamed to a depthwise convolution in channel blocks: outputs, rejected schedules, cycles."""
+"""Tests of results streamed in channel blocks to a depthwise convolution, and in blocks of rows through a softmax:
+outputs, rejected schedules, cycles.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -8,7 +10,7 @@ import pytest
 
 from compiler.api import compile
 from compiler.initial_schedule.channel_streaming import apply, streaming_pairs
-from compiler.initial_schedule.initial import tiling_contexts
+from compiler.initial_schedule.initial import attention_tilings, attentions, tiling_contexts
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
 from compiler.options import CompileOptions, DramTiming
@@ -22,7 +24,7 @@ from compiler.tuning.measure.measurer import Measurer
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.errors import InputError
-from tests.support.graphs import Draft
+from tests.support.graphs import Draft, attention
 
 OPTIONS = CompileOptions(rounding="reference")
 EVEN = Quantization.per_tensor(0.05, 0)
@@ -144,3 +146,127 @@ def test_streamed_result_does_not_cross_the_bus() -> None:
     assert together and all(each.exact for each in together)
     assert min(each.dram_bytes for each in together) <= apart.dram_bytes - 2 * between + 8 * 32 * 32 * 8
     assert min(each.cycles for each in together) < apart.cycles
+
+
+def attention_networks(
+    target: str, shape: tuple[int, int, int, int], **form: bool
+) -> tuple[list[CompiledNetwork], dict[str, np.ndarray]]:
+    """Return attention of (heads, rows, columns, depth), compiled for a target with some of the tilings that stream
+    blocks of rows, and inputs.
+    """
+    draft, config = Draft(np.random.default_rng(sum(shape))), load_target(target)
+    draft.graph.finish([attention(draft, *shape, **form).name])
+    prepared = ModelCompiler(draft.graph, config, OPTIONS)
+    (lowered,) = prepared.lowered(prepared.fusions)
+    assert attentions(lowered) == [0]
+    tilings = attention_tilings(config, lowered, 0)
+    names = [layer.name for layer in lowered.layers]
+    networks = [
+        prepared.network(Schedule(prepared.fusions, dict(zip(names, each.schedules, strict=True))))
+        for each in tilings[:: max(len(tilings) // 2, 1)]
+    ]
+    return networks, draft.random_inputs()
+
+
+def streams(network: CompiledNetwork) -> list[int]:
+    """Return the number of blocks in the scratchpad of each layer's result; 0 for results that are not streamed."""
+    return [network.schedule.layers[layer.name].stream_row_blocks for layer in network.layers]
+
+
+def rescheduled(network: CompiledNetwork, **changes: Any) -> CompiledNetwork:
+    """Return a network with changes of the schedules of all layers."""
+    layers = {name: replace(each, **changes) for name, each in network.schedule.layers.items()}
+    assert network.graph is not None
+    return compile(network.graph, network.config, schedule=replace(network.schedule, layers=layers))
+
+
+def stored_bytes(network: CompiledNetwork) -> int:
+    """Return the bytes of intermediate tensors in DRAM."""
+    return sum(code.memory - len(code.image) for code in network.codes)
+
+
+ATTENTION = [
+    ((2, 33, 40, 16), {}),
+    ((3, 50, 17, 9), {"transpose": False}),
+    ((2, 70, 70, 20), {"tokens": True}),
+    ((1, 24, 200, 32), {}),
+    ((4, 20, 25, 8), {"tokens": True}),
+]
+
+
+@pytest.mark.parametrize("target", ["n4", "n8", "n16", "n32"])
+@pytest.mark.parametrize(("shape", "form"), ATTENTION, ids=str)
+def test_attention_is_streamed_in_blocks_of_rows(
+    target: str, shape: tuple[int, int, int, int], form: dict[str, bool]
+) -> None:
+    """Outputs equal those without streams, and no scores are in DRAM."""
+    networks, inputs = attention_networks(target, shape, **form)
+    plain = rescheduled(networks[0], on_chip=False, interleave=False)
+    (wanted,) = outputs(plain, inputs).values()
+    for network in networks:
+        assert [count > 0 for count in streams(network)] == [True, True, False]
+        assert stored_bytes(network) < 64 <= stored_bytes(plain)
+        (found,) = outputs(network, inputs).values()
+        assert np.array_equal(found, wanted)
+    assert plain.graph is not None
+    (real,) = evaluate(plain.graph, inputs).values()
+    assert np.abs(wanted.astype(int) - real.reshape(wanted.shape)).max() <= 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"interleave": False},
+        {"rows": 7},
+        {"stream_row_blocks": 1},
+        {"order": "channels", "columns": 1 << 16},
+        {"depth": 1, "acc_buffers": 1},
+        {"columns": 1 << 16, "x_buffers": 1, "w_buffers": 1},
+    ],
+    ids=str,
+)
+def test_any_schedule_of_attention_gives_the_same_outputs(changes: dict[str, Any]) -> None:
+    (network, *_), inputs = attention_networks("n8", (3, 41, 30, 20), tokens=True)
+    (wanted,) = outputs(network, inputs).values()
+    (found,) = outputs(rescheduled(network, **changes), inputs).values()
+    assert np.array_equal(found, wanted)
+
+
+def test_layers_of_attention_may_have_tiles_of_different_rows() -> None:
+    (network, *_), inputs = attention_networks("n8", (2, 60, 40, 20))
+    (wanted,) = outputs(network, inputs).values()
+    layers = dict(network.schedule.layers)
+    for layer, rows in zip(network.layers, (23, 9, 14), strict=True):
+        layers[layer.name] = replace(layers[layer.name], rows=rows)
+    assert network.graph is not None
+    schedule = replace(network.schedule, layers=layers)
+    (found,) = outputs(compile(network.graph, "n8", schedule=schedule), inputs).values()
+    assert np.array_equal(found, wanted)
+
+
+def test_scores_with_other_readers_are_not_streamed() -> None:
+    draft = Draft(np.random.default_rng(1))
+    y = attention(draft, 2, 20, 20, 8)
+    scores = next(node for node in draft.graph if node.op == "softmax").inputs[0]
+    draft.graph.finish([y.name, scores])
+    network = compile(draft.graph, "n8")
+    assert streams(network) == [0, 0, 0]
+    for number, why in ((0, "its result has other uses"), (2, "not a matrix product before a softmax")):
+        name = network.layers[number].name
+        layers = network.schedule.layers | {
+            name: replace(network.schedule.layers[name], stream_row_blocks=2, on_chip=True)
+        }
+        with pytest.raises(InputError, match=f"cannot stream blocks of rows: .*{why}"):
+            compile(draft.graph, "n8", schedule=replace(network.schedule, layers=layers))
+
+
+def test_attention_is_not_streamed_if_its_blocks_do_not_fit() -> None:
+    draft = Draft(np.random.default_rng(1))
+    draft.graph.finish([attention(draft, 1, 30, 900, 16).name])
+    assert any(streams(compile(draft.graph, "n16")))
+    small = replace(load_target("n16"), sp_bytes=1 << 15)
+    network, inputs = compile(draft.graph, small), draft.random_inputs()
+    assert not any(streams(network))
+    (found,) = outputs(network, inputs).values()
+    (wanted,) = outputs(compile(draft.graph, "n16"), inputs).values()
+    assert np.array_equal(found, wanted)

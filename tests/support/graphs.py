@@ -77,6 +77,45 @@ class Draft:
         return out
 
 
+def attention(
+    draft: Draft,
+    heads: int,
+    rows: int,
+    columns: int,
+    depth: int,
+    *,
+    tokens: bool = False,
+    transpose: bool = True,
+) -> Tensor:
+    """Add softmax(q x k^T) x v with random q of `rows` rows and k and v of `columns` rows per head; return the result.
+
+    The heads are the second of four axes or, with `tokens`, the third one. Without `transpose`, k is transposed in
+    memory.
+    """
+    apart = {
+        "q": (1, heads, rows, depth),
+        "k": (1, heads, columns, depth) if transpose or tokens else (1, heads, depth, columns),
+        "v": (1, heads, columns, depth),
+    }
+    q, k, v = (draft.input((1, shape[2], heads, shape[3]) if tokens else shape) for shape in apart.values())
+    if tokens:
+        q, v = (
+            draft.node("transpose", [each], apart[name], like=each, perm=(0, 2, 1, 3))
+            for each, name in ((q, "q"), (v, "v"))
+        )
+    if tokens or transpose:
+        perm = (0, 2, 3, 1) if tokens else (0, 1, 3, 2)
+        k = draft.node("transpose", [k], (1, heads, depth, columns), like=k, perm=perm)
+    spread = 0.1 * 0.1 * 74**2 * depth**0.5 / 30
+    scores = draft.node("matmul", [q, k], (1, heads, rows, columns), scale=spread)
+    share = Tensor("share", scores.shape, "int8", Quantization.per_tensor(1 / 256, -128))
+    draft.into("softmax", [scores], share, axis=3, beta=depth**-0.5)
+    mixed = draft.node("matmul", [share, v], apart["q"], scale=0.1 * 74 / 90)
+    if not tokens:
+        return mixed
+    return draft.node("transpose", [mixed], (1, rows, heads, depth), like=mixed, perm=(0, 2, 1, 3))
+
+
 def run_on(device: Device, network: CompiledNetwork, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Run a network on a device and return its outputs."""
     return Session(device, network).run(inputs)

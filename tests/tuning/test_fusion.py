@@ -8,6 +8,7 @@ import pytest
 
 import compiler
 from compiler.cost.learned.model import CycleModel, find_model
+from compiler.initial_schedule.initial import initial_schedule
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
@@ -18,6 +19,7 @@ from compiler.tuning.fusion.epilogue_chains import retile
 from compiler.tuning.fusion.network_model import NetworkCostModel, NetworkPrediction
 from hw.config import load_target
 from hw.errors import InputError
+from tests.support.graphs import Draft, attention
 
 N16 = HardwareProfile(load_target("n16"))
 
@@ -256,3 +258,30 @@ def test_compiler_uses_the_fixed_point_if_gains_exceed_their_errors(monkeypatch:
     assert all(np.array_equal(value, fused(**inputs)[name]) for name, value in static(**inputs).items())
     monkeypatch.setattr("compiler.tuning.fusion.engine.CONFIDENCE", 100.0)
     assert compiler.compile(graph, fuse=True, **options).schedule == static.schedule
+
+
+def test_attention_streams_blocks_of_rows() -> None:
+    """From any other schedule, the engine finds that scores need not be stored as a whole, with the same outputs."""
+    draft = Draft(np.random.default_rng(1))
+    graph = draft.graph.finish([attention(draft, 3, 100, 100, 64).name])
+    prepared = ModelCompiler(graph, N16.config, CompileOptions(rounding="reference"))
+    engine = FusionEngine(prepared, N16, find_model(N16))
+    (stage,) = prepared.lowered(prepared.fusions)
+    static = prepared.network().schedule
+    whole = initial_schedule(N16.config, stage, prepared.fusions, streams=False)
+    streams = [each.stream_row_blocks > 0 for each in static.layers.values()]
+    assert streams == [True, True, False]
+    assert not any(each.stream_row_blocks for each in whole.layers.values())
+    now, least = engine.predict(whole).cycles, engine.predict(static).cycles
+    assert least < 0.95 * now
+    (found,) = [each for each in engine.opportunities(whole) if each.kind is FusionKind.ROW_BLOCKS]
+    assert found.possible and not found.applied and found.layers == tuple(whole.layers)
+    best = engine.options(whole, [found])[0]
+    assert abs(best.prediction.cycles - least) < 0.02 * least and best.gain > 0.05 * now
+    wanted, made = outputs(prepared, whole), outputs(prepared, best.schedule)
+    assert all(np.array_equal(made[name], wanted[name]) for name in wanted)
+    (used,) = [each for each in engine.opportunities(static) if each.kind is FusionKind.ROW_BLOCKS]
+    assert used.applied
+    apart = [option for option in engine.options(static, [used]) if option.description == "whole tensors"]
+    assert len(apart) == 1 and apart[0].gain < 0
+    assert engine.fixed_point(whole).layers[found.layers[0]].stream_row_blocks

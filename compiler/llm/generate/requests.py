@@ -59,8 +59,8 @@ _FIELDS_OF = {
         "pixels_per_pass",
     ),
 }
-#: Schedule fields that are not part of answers about one layer, because they require a fusion of layers.
-_EXCLUDED_FIELDS = ("stream_channel_blocks", "stream_row_blocks")
+#: Schedule fields that are not part of answers about one layer, because they require a fusion of two layers.
+_EXCLUDED_FIELDS = ("stream_channel_blocks",)
 
 
 class LmRequest(ABC):

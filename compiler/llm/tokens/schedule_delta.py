@@ -27,7 +27,11 @@ class FieldSpan:
     all_too: bool = False
 
 
-_FIELD = {stable: name for name, stable in identity_of(LayerSchedule).parts.items()}
+#: Fields without words in the vocabulary, because they concern several layers; answers keep their values.
+WITHOUT_WORDS = frozenset({"stream_row_blocks"})
+_FIELD = {
+    stable: name for name, stable in identity_of(LayerSchedule).parts.items() if name not in WITHOUT_WORDS
+}
 _LIMITS = {name: FieldSpan(int(least), int(most)) for name, _, least, most in field_limits()}
 #: Ranges by field name, in the order of the fields in answers: all values that a schedule may have.
 SPANS = {
@@ -47,7 +51,7 @@ _FIELDS = {token: name for name, token in NAMES.items()}
 def encode_schedule_delta(schedule: LayerSchedule, base: LayerSchedule) -> list[str]:
     """Encode the fields that differ from `base` as tokens, in field order and followed by the end token.
 
-    Every schedule has an encoding.
+    Every schedule has an encoding, in which the fields of `WITHOUT_WORDS` are omitted.
     """
     out = []
     for name in SPANS:
