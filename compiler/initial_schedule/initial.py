@@ -67,6 +67,8 @@ _LOAD_LEAD_CYCLES = 1000.0
 FUSE_ONLY = (ElementwiseLayer, NormLayer, PoolLayer, ReduceLayer, SoftmaxLayer)
 #: Minimum cycles of a FUSE-only layer at which interleaving outweighs the memory that its neighbors lose.
 _MIN_FUSE_CYCLES = 3000
+#: Minimum cycles of a copy within the scratchpad at which it is interleaved with a product.
+_MIN_COPY_CYCLES = 400
 #: Maximum number of layers before and after a layer whose steps may overlap those of the layer.
 _MAX_OVERLAPPED_LAYERS = 2
 #: Shares of the free scratchpad and of the accumulator for a layer that uses only FUSE, and for other layers.
@@ -471,6 +473,7 @@ def _beside_copies(
         after = layers[number + 1]
         if (
             isinstance(layer, MoveLayer)
+            and schedules[number][0] >= _MIN_COPY_CYCLES
             and isinstance(after, (ConvLayer, MatmulLayer))
             and not any(
                 schedules[each][1].interleave

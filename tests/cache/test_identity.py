@@ -97,7 +97,7 @@ STABLE = {
     ),
     "Phase": "conv offset",
     "Point": "shape ops",
-    "PoolLayer": "name nodes ops x y shapes macs batch kernel strides pads average clip x_zp scaled",
+    "PoolLayer": "name nodes ops x y shapes macs batch kernel strides pads average clip x_zp scaled weights drain w_zp",
     "Post": "NONE SCALE COUNT RECIP RSQRT ROW SLOT VAR_RSQRT",
     "ProgramText": "replaces text",
     "Quantization": "scale zero_point axis",
