@@ -44,7 +44,8 @@ STABLE = {
     ),
     "ConvTransposeLayer": "name nodes ops x y shapes macs batch phases strides merged",
     "Copy": "source walk rescale fill",
-    "DepthwiseLayer": "name nodes ops x y shapes macs batch weights drain strides pads dilations x_zp w_zp counts",
+    "DepthwiseLayer": "name nodes ops x y shapes macs batch weights drain strides pads dilations x_zp w_zp counts "
+    "multiplier",
     "Drain": "bias mult exponent zp clip rounding dtype residual table",
     "Dram": "latency bytes_per_cycle throttle",
     "Dtype": "I8 U8 I16 I32",

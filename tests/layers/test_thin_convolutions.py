@@ -12,6 +12,7 @@ from compiler.bench.single_layer import X_ZERO, Y_ZERO, OneLayer, random_int8, r
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.depthwise import DepthwiseLayer
 from compiler.passes.canonicalize import transpose_floats
 from compiler.reference import evaluate
 from compiler.runtime.compiled import CompiledNetwork
@@ -142,6 +143,46 @@ def test_groups_that_do_not_divide_the_array_are_exact() -> None:
 def test_cycles_of_groups(shape: Convolution, share: float) -> None:
     macs = shape.h * shape.w * shape.groups * shape.outputs * shape.inputs * 9
     assert macs / 256 / shape.cycles() >= share
+
+
+def random_multiplier(rng: np.random.Generator) -> Convolution:
+    """Return a depthwise convolution with two outputs for each channel."""
+    shape = random_groups(rng)
+    size = int(rng.integers(2, 6)), int(rng.integers(2, 6))
+    return replace(shape, inputs=1, outputs=2, groups=int(rng.integers(2, 70)), kernel=size, dilation=1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("target", TARGETS)
+def test_two_outputs_per_channel_are_exact(target: str, seed: int) -> None:
+    random_multiplier(np.random.default_rng(seed)).check(target, seed)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("after", ["", "tanh"])
+def test_two_outputs_per_channel_form_pairs_of_bytes(after: str, dtype: str) -> None:
+    draft = Draft(np.random.default_rng(5))
+    x = draft.input((1, 20, 18, 24), dtype)
+    attributes = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 24}
+    y = draft.node("conv2d", [x, draft.constant((48, 3, 3, 1))], (1, 20, 18, 48), dtype=dtype, **attributes)
+    if after:
+        y = draft.node(after, [y], y.shape, dtype=dtype)
+    (layer,) = check(draft, [y], "n16").layers
+    assert isinstance(layer, DepthwiseLayer) and layer.multiplier == 2
+    # A pointwise convolution with two outputs per channel fills the array as a grouped convolution.
+    assert isinstance(Convolution(9, 9, 1, 2, 40, kernel=(1, 1), pad=0).check("n16", 0).layers[0], ConvLayer)
+
+
+@pytest.mark.parametrize(
+    ("shape", "most"),
+    [
+        (Convolution(28, 28, inputs=1, outputs=2, groups=32), 5_870),
+        (Convolution(28, 28, inputs=1, outputs=2, groups=64, strides=(2, 2)), 7_950),
+        (Convolution(14, 14, inputs=1, outputs=2, groups=80, kernel=(5, 5), pad=2), 6_130),
+    ],
+)
+def test_cycles_of_two_outputs_per_channel(shape: Convolution, most: int) -> None:
+    assert shape.cycles() <= most
 
 
 def random_first_layer(rng: np.random.Generator) -> Convolution:
