@@ -36,7 +36,7 @@ from compiler.layers.epilogue import Epilogue, parameters
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, affine
-from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
+from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines, repeated_pipeline
 from compiler.layers.tiling_context import (
     PREFETCH_STEPS,
     TILE_CYCLES,
@@ -392,8 +392,7 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
     A dilated convolution is represented by its largest phase, repeated for each phase.
     """
     if phases := _phases(context.config, layer):
-        pipeline = depthwise_tile_model(phases[0].layer, s, context)
-        return replace(pipeline, count=pipeline.count * len(phases))
+        return repeated_pipeline(lambda: depthwise_tile_model(phases[0].layer, s, context), len(phases))
     n, (x, y) = context.config.n, images(layer)
     kernel_h, taps, outputs = layer.weights.shape
     channels, multiplier = layer.channels, layer.multiplier
