@@ -180,9 +180,11 @@ def test_two_outputs_per_channel_form_pairs_of_bytes(after: str, dtype: str) -> 
         (Convolution(28, 28, inputs=1, outputs=2, groups=32), 5_870),
         (Convolution(28, 28, inputs=1, outputs=2, groups=64, strides=(2, 2)), 7_950),
         (Convolution(14, 14, inputs=1, outputs=2, groups=80, kernel=(5, 5), pad=2), 6_130),
+        (Convolution(28, 28, inputs=1, outputs=3, groups=16), 6_500),
+        (Convolution(28, 28, inputs=1, outputs=4, groups=8), 4_010),
     ],
 )
-def test_cycles_of_two_outputs_per_channel(shape: Convolution, most: int) -> None:
+def test_cycles_of_several_outputs_per_channel(shape: Convolution, most: int) -> None:
     assert shape.cycles() <= most
 
 
