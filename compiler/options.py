@@ -146,6 +146,7 @@ PASSES: dict[str, PassInfo] = {
     "shrink_kernels": PassInfo(True, "remove taps of convolutions that are zero or read only padding"),
     "compose_convolutions": PassInfo(True, "join two convolutions whose intermediate result is not rounded"),
     "move_strides": PassInfo(True, "compute only the pixels that later convolutions with strides read"),
+    "repeat_channels": PassInfo(True, "compute several outputs per channel as those of repeated channels"),
     "absorb_shuffles": PassInfo(True, "store channels in orders that make channel shuffles vanish"),
     "approximate_softmax": PassInfo(
         False, "compute softmaxes with fewer passes where results differ by at most one step"

@@ -52,8 +52,8 @@ def _refused(
     reader = after[0] if after else None
     if why or not isinstance(reader, DepthwiseLayer) or reader.x != layer.y:
         return why or "the next layer is not a depthwise convolution that reads it", 0
-    if reader.dilations != (1, 1):
-        return "the depthwise convolution is dilated", 0
+    if reader.dilations != (1, 1) or reader.multiplier > 1:
+        return "the depthwise convolution is dilated or has several outputs per channel", 0
     mine, its = schedules[layer.name], schedules[reader.name]
     y = layer.shapes[layer.y]
     if DTYPE_BYTES[y.dtype] != 1 or mine.pixels_per_pass > 1 or mine.interleave or its.interleave:

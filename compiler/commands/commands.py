@@ -378,6 +378,91 @@ class TensorLayout:
         return self.buffer.size if self.channel_block else size
 
 
+@dataclass(frozen=True, kw_only=True)
+class BlockedLayout(TensorLayout):
+    """Layout of an image each of whose pixels is a block of pixels of an image in DRAM, row by row.
+
+    Parameters
+    ----------
+    image : TensorLayout
+        Image in DRAM, whose pixels are contiguous.
+    pixels : (int, int)
+        Rows and columns of a block, in pixels of the image.
+    first : (int, int)
+        Row and column of the first pixel of the first block; negative if the block begins outside the image.
+    step : int
+        Distance between the rows of consecutive blocks.
+    """
+
+    image: TensorLayout
+    pixels: tuple[int, int]
+    first: tuple[int, int]
+    step: int
+
+    def parts(self, count: int) -> list[TensorLayout]:
+        """Return the layouts of the images of a batch, which consists of one image."""
+        assert count == 1
+        return [self]
+
+    def columns(self, start: int, count: int) -> "BlockedLayout":
+        """Return the layout of `count` columns of blocks from column `start`."""
+        row, column = self.first
+        return replace(self, w=count, first=(row, column + start * self.pixels[1]))
+
+    def stores(self, start: int, rows: int, channels: range, source: BufferRef) -> Iterator[Fields]:
+        """Yield the fields of the STORE commands for some bytes of the pixels of some rows.
+
+        Parameters
+        ----------
+        start, rows : int
+            First row of blocks, and number of rows of blocks.
+        channels : range
+            Bytes of each block.
+        source : BufferRef
+            Address of these bytes in the scratchpad, where they are contiguous.
+        """
+        image, size = self.image, len(channels)
+        line, width = self.pixels[1] * image.pixel, image.w * image.pixel
+        for number in range(self.pixels[0]):
+            low, high = max(channels.start, number * line), min(channels.stop, (number + 1) * line)
+            top = self.first[0] + number
+            begin = max(start, -(top // self.step))
+            count = min(start + rows, -((top - image.h) // self.step)) - begin
+            if low >= high or count <= 0:
+                continue
+            for column, columns, skip, length in self._runs(low - number * line, high - low, line, width):
+                at = (self.first[1] * image.pixel) + column * line + low - number * line + skip
+                target = image.address(begin * self.step + top, 0, at)
+                offset = ((begin - start) * self.w + column) * size + low - channels.start + skip
+                fields: Fields = {"dram": target, "src": source.plus(offset), "len": length}
+                if columns > 1:
+                    fields |= {"y_count": columns, "dram_y": line, "src_y": size}
+                yield fields | {"z_count": count, "dram_z": self.step * image.row, "src_z": self.w * size}
+
+    def _runs(self, low: int, length: int, line: int, width: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield runs of blocks of a row as (first block, number of blocks, first byte, bytes).
+
+        `low` and `length` are the bytes of a row of a block that are stored, `line` the bytes of such a row, and
+        `width` those of a row of the image. Whole rows of blocks are one run, of all bytes inside the image.
+        """
+        origin = self.first[1] * self.image.pixel + low
+        if length == line == self.pixel:  # also of partial blocks
+            begin, end = max(origin, 0), min(origin + self.w * line, width)
+            if begin < end:
+                yield 0, 1, begin - origin, end - begin
+            return
+        inside: list[int] = []
+        for column in range(self.w):
+            begin = origin + column * line
+            skip, end = max(-begin, 0), min(length, width - begin)
+            if (skip, end) == (0, length):
+                inside.append(column)
+            elif skip < end:
+                yield column, 1, skip, end - skip
+        if inside:
+            yield inside[0], len(inside), 0, length
+
+
 def whole(memory: BufferMemory, name: str, h: int, w: int, c: int, slack: int = 0) -> TensorLayout:
     """Return a contiguous layout in a new buffer, with `slack` readable but undefined bytes after the image."""
     return TensorLayout(CircularBuffer(memory, name, h * w * c + slack), h, w, c, c, w * c)

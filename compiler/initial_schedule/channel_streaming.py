@@ -65,8 +65,8 @@ def streaming_obstacle(lowered: LoweredNetwork, number: int) -> str:
         return "the first layer is not a convolution with one group and batch size 1"
     if not after or not isinstance(after[0], DepthwiseLayer) or after[0].x != first.y:
         return "the next layer is not a depthwise convolution that reads its result"
-    if after[0].dilations != (1, 1):
-        return "the depthwise convolution is dilated"
+    if after[0].dilations != (1, 1) or after[0].multiplier > 1:
+        return "the depthwise convolution is dilated or has several outputs per channel"
     readers = sum(first.y in layer.inputs for layer in lowered.layers)
     if readers > 1 or first.y in lowered.graph.outputs:
         return "other layers or the host read the intermediate tensor too"

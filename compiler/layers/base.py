@@ -85,9 +85,11 @@ class Drain:
             (self.mult == self.mult[0]).all() and (self.exponent == self.exponent[0]).all()
         )
 
-    def part(self, channels: slice) -> "Drain":
-        """Return the drain of a range of channels."""
-        return self._selected(channels)
+    def part(self, channels: "slice | NDArray[np.int64]") -> "Drain":
+        """Return the drain of some channels, in the given order."""
+        return replace(
+            self, bias=self.bias[channels], mult=self.mult[channels], exponent=self.exponent[channels]
+        )
 
     def padded(self, size: int, n: int) -> "Drain":
         """Return the drain with the parameters of each block of `size` channels padded to `n` channels."""
@@ -96,12 +98,7 @@ class Drain:
         count = len(self.bias)
         blocks = np.arange(ceil_div(count, size)) * size
         lanes = np.minimum(np.arange(n), size - 1)  # padding repeats parameters, which are then valid
-        return self._selected(np.minimum(blocks[:, None] + lanes, count - 1).reshape(-1))
-
-    def _selected(self, channels: "slice | NDArray[np.int64]") -> "Drain":
-        return replace(
-            self, bias=self.bias[channels], mult=self.mult[channels], exponent=self.exponent[channels]
-        )
+        return self.part(np.minimum(blocks[:, None] + lanes, count - 1).reshape(-1))
 
 
 @identity("Layer", "name", "nodes", "ops", "x", "y", "shapes", "macs", "batch")

@@ -1,11 +1,12 @@
 """Transposed convolutions, as one convolution for each phase of the strides."""
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.commands.commands import TensorLayout, TileStep
+from compiler.commands.commands import BlockedLayout, TensorLayout, TileStep
 from compiler.commands.tile_buffers import CodegenContext
 from compiler.ir.identity import identity
 from compiler.layers.base import Layer
@@ -16,22 +17,28 @@ from compiler.layers.conv.tilings import conv_tile_model, conv_tilings
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine
-from compiler.layers.tile_pipeline import TilePipeline
+from compiler.layers.tile_pipeline import TilePipeline, line_beats, repeated_pipeline
 from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings
 from compiler.schedule.schedule import LayerSchedule
+from compiler.util.tiles import ceil_div
+from hw.config import MlaConfig
 from hw.isa.enums import DTYPE_BYTES, Rounding
 
 
-@identity("Phase", "conv", "offset")
+@identity("Phase", "conv", "offset", "block", added=("block",))
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """Convolution that computes the output pixels at `offset` (row, column) plus multiples of the strides."""
+    """Convolution each of whose output pixels is a block of `block` (rows, columns) output pixels.
+
+    The first block begins at `offset` (row, column), which is negative if the block extends beyond the image.
+    """
 
     conv: ConvLayer
     offset: tuple[int, int]
+    block: tuple[int, int] = (1, 1)
 
 
-@identity("ConvTransposeLayer", "phases", "strides", "merged", added=("merged",))
+@identity("ConvTransposeLayer", "phases", "strides", "merged", "blocks", added=("merged", "blocks"))
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConvTransposeLayer(Layer):
     """Transposed convolution as ordinary convolutions whose results are interleaved with `strides` (rows, columns).
@@ -45,21 +52,86 @@ class ConvTransposeLayer(Layer):
     merged : tuple of Phase
         One convolution for each phase of rows, whose channels are those of adjacent pixels of all column phases, and
         are contiguous in memory; empty if the number of columns is not a multiple of the stride.
+    blocks : tuple of Phase
+        Convolutions to which `merged` refers if the output is in DRAM: of blocks of pixels that depend on the same
+        inputs. The first and the last block of a row or column may extend beyond the image, where STORE omits it.
     """
 
     phases: tuple[Phase, ...]
     strides: tuple[int, int]
     merged: tuple[Phase, ...] = ()
+    blocks: tuple[Phase, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Line:
-    """One phase along a dimension: first output, number of outputs, taps in order (None: zero), leading padding."""
+    """Blocks of outputs along a dimension, each of which is computed as one output of a convolution.
 
-    offset: int
+    Parameters
+    ----------
+    first : int
+        First output of the first block; negative if the block extends beyond the image.
+    count : int
+        Number of blocks.
+    stride : int
+        Distance between the blocks, in inputs.
+    taps : tuple of tuples of (int or None)
+        For each output of a block, the taps that it applies to consecutive inputs; None for none.
+    pad : int
+        Number of inputs before the first one that the first block depends on.
+    """
+
+    first: int
     count: int
-    taps: tuple[int | None, ...]
+    stride: int
+    taps: tuple[tuple[int | None, ...], ...]
     pad: int
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Dimension of a transposed convolution: inputs, outputs and kernel; output o uses tap k of an input i if
+    o = i * stride + k * dilation - pad.
+    """
+
+    inputs: int
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    pad: int
+
+    def line(self, first: int, outputs: int, stride: int) -> _Line:
+        """Return the blocks of `outputs` outputs from output `first` on, at a distance of `stride` inputs."""
+        taps = []
+        for output in range(first, first + outputs):
+            steps = ((output + self.pad - k * self.dilation, k) for k in range(self.kernel))
+            taps.append({step // self.stride: k for step, k in steps if step % self.stride == 0})
+        distances = [distance for each in taps for distance in each]
+        # A convolution can pad inputs but not skip them, so inputs before the first one that is used get no taps.
+        low = min([0, *distances])
+        high = max([low, *distances])
+        found = tuple(tuple(each.get(distance) for distance in range(low, high + 1)) for each in taps)
+        return _Line(first, ceil_div(self.size - first, stride * self.stride), stride, found, -low)
+
+    def phases(self) -> list[_Line]:
+        """Return the phases: blocks of one output at a distance of one input."""
+        return [self.line(first, 1, 1) for first in range(min(self.stride, self.size))]
+
+    def blocks(self, inputs: int) -> _Line:
+        """Return blocks of all outputs of `inputs` inputs, which begin where they depend on the fewest inputs."""
+        lines = [self.line(-before, inputs * self.stride, inputs) for before in range(self.stride)]
+        return min(lines, key=lambda line: (len(line.taps[0]), line.count))
+
+    @property
+    def reached(self) -> int:
+        """Number of pairs of an input and a kernel tap that contribute to an output that is not cropped."""
+        positions = (
+            i * self.stride + k * self.dilation - self.pad
+            for i in range(self.inputs)
+            for k in range(self.kernel)
+        )
+        return sum(0 <= position < self.size for position in positions)
 
 
 def lower_conv_transpose(low: LoweringContext) -> ConvTransposeLayer:
@@ -81,10 +153,12 @@ def lower_conv_transpose(low: LoweringContext) -> ConvTransposeLayer:
         raise UnsupportedLoweringError(
             f"the {height} rows of an image must be a multiple of the stride in a batch"
         )
-    lines = [
-        _lines(size, kernel, *(a[key][axis] for key in ("strides", "dilations", "pads")))
-        for axis, (size, kernel) in enumerate(zip((height, y.w), weights.shape[1:3], strict=True))
-    ]
+    rows, columns = (
+        _Axis(*sizes, *(a[key][axis] for key in ("strides", "dilations", "pads")))
+        for axis, sizes in enumerate(
+            zip((low.x.shape[1], x.w), (height, y.w), weights.shape[1:3], strict=True)
+        )
+    )
     conv = ConvLayer(
         **common,
         weights=weights.data,
@@ -95,77 +169,87 @@ def lower_conv_transpose(low: LoweringContext) -> ConvTransposeLayer:
         w_zp=zero_of(weights),
     )
     phases = [
-        _phase(conv, number, rows, (columns,))
-        for number, (rows, columns) in enumerate((r, c) for r in lines[0] for c in lines[1])
+        _phase(conv, number, *lines) for number, lines in enumerate(product(rows.phases(), columns.phases()))
     ]
-    across, merged = a["strides"][1], []
-    if across > 1 and y.w % across == 0 and a["groups"] == 1 and drain.residual is None:
-        merged = [_phase(conv, number, rows, _aligned(lines[1])) for number, rows in enumerate(lines[0])]
-    reached = [
-        _reached(size, made, kernel, *(a[key][axis] for key in ("strides", "dilations", "pads")))
-        for axis, (size, made, kernel) in enumerate(
-            zip((low.x.shape[1], x.w), (height, y.w), weights.shape[1:3], strict=True)
-        )
-    ]
+    merged, blocks = [], []
+    if a["groups"] == 1 and drain.residual is None:
+        if columns.stride > 1 and y.w % columns.stride == 0:
+            adjacent = columns.line(0, columns.stride, 1)
+            merged = [_phase(conv, number, line, adjacent) for number, line in enumerate(rows.phases())]
+        if batch == 1:
+            blocks = _best_blocks(low.config, conv, rows, columns)
     taps = weights.shape[1] * weights.shape[2]
-    macs = batch * reached[0] * reached[1] * (weights.elements // taps)
+    macs = batch * rows.reached * columns.reached * (weights.elements // taps)
     return ConvTransposeLayer(
-        **common, macs=macs, phases=tuple(phases), merged=tuple(merged), strides=a["strides"], batch=batch
+        **common,
+        macs=macs,
+        phases=tuple(phases),
+        merged=tuple(merged),
+        blocks=tuple(blocks),
+        strides=a["strides"],
+        batch=batch,
     )
 
 
-def _reached(size: int, made: int, kernel: int, stride: int, dilation: int, pad: int) -> int:
-    """Return how many pairs of an input and a kernel tap along a dimension contribute to an uncropped output."""
-    positions = (i * stride + k * dilation - pad for i in range(size) for k in range(kernel))
-    return sum(0 <= position < made for position in positions)
+#: Maximum number of inputs along a dimension whose outputs are a block.
+_MAX_BLOCK_INPUTS = 4
 
 
-def _lines(size: int, kernel: int, stride: int, dilation: int, pad: int) -> list[_Line]:
-    """Return all phases along a dimension of `size` outputs."""
-    out = []
-    for offset in range(min(stride, size)):
-        # Output offset + stride * t uses tap k of input t - distance, where the distance is an integer.
-        distances = {
-            (k * dilation - offset - pad) // stride: k
-            for k in range(kernel)
-            if (k * dilation - offset - pad) % stride == 0
-        }
-        far = max(distances, default=0)
-        near = min(min(distances, default=0), far)
-        # A convolution can pad inputs but not skip them, so inputs before the first one that is used get zero taps.
-        far = max(far, 0)
-        taps = tuple(distances.get(distance) for distance in range(far, near - 1, -1))
-        out.append(_Line(offset, -(-(size - offset) // stride), taps, far))
-    return out
+def _best_blocks(config: MlaConfig, conv: ConvLayer, rows: _Axis, columns: _Axis) -> list[Phase]:
+    """Return the convolutions of the blocks that take the fewest cycles; none if the phases are as fast.
+
+    A block has the outputs of some inputs of a row, in one or all phases of rows.
+    """
+    if columns.stride == 1 and rows.stride == 1:
+        return []
+    across = [columns.blocks(inputs) for inputs in range(1, min(_MAX_BLOCK_INPUTS, columns.inputs) + 1)]
+    down = [rows.phases()]
+    down += [[rows.blocks(inputs)] for inputs in range(1, min(_MAX_BLOCK_INPUTS, rows.inputs) + 1)]
+    found = [(_block_cycles(config, conv, lines, line), lines, line) for lines in down for line in across]
+    cycles, lines, line = min(found, key=lambda each: each[0])
+    if cycles >= sum(
+        _block_cycles(config, conv, [down], across)
+        for down, across in product(rows.phases(), columns.phases())
+    ):
+        return []
+    return [_phase(conv, number, each, line) for number, each in enumerate(lines)]
 
 
-def _aligned(lines: list[_Line]) -> tuple[_Line, ...]:
-    """Return the phases with taps added so that the taps of all phases begin and end at the same inputs."""
-    pad = max(line.pad for line in lines)
-    length = max(len(line.taps) + pad - line.pad for line in lines)
-    out = []
-    for line in lines:
-        before = (None,) * (pad - line.pad)
-        after = (None,) * (length - len(line.taps) - len(before))
-        out.append(replace(line, taps=(*before, *line.taps, *after), pad=pad))
-    return tuple(out)
+def _block_cycles(config: MlaConfig, conv: ConvLayer, rows: list[_Line], columns: _Line) -> float:
+    """Return the estimated cycles of the convolutions of some blocks: those of the busiest unit."""
+    n, (outputs, _, _, inputs) = config.n, conv.weights.shape
+    array = fuse = store = 0.0
+    for line in rows:
+        blocks = line.count * columns.count
+        made = ceil_div(len(line.taps) * len(columns.taps) * outputs, n)
+        across = len(columns.taps[0])
+        deep = min(across * ceil_div(inputs, n), ceil_div(across * inputs, n))
+        array += blocks * made * len(line.taps[0]) * deep
+        fuse += blocks * made
+        width, made = len(columns.taps) * outputs * DTYPE_BYTES[conv.drain.dtype], len(line.taps)
+        count, width = (columns.count, width) if made > 1 else (1, columns.count * width)
+        store += line.count * made * line_beats(count, width, [1], n)
+    return max(array, fuse, store)
 
 
-def _phase(conv: ConvLayer, number: int, rows: _Line, columns: tuple[_Line, ...]) -> Phase:
-    """Return the convolution of a phase of rows and one or more phases of columns, whose pixels are concatenated."""
-    y = conv.shapes[conv.y]
-    image = replace(y, h=conv.batch * rows.count, w=columns[0].count, c=len(columns) * y.c)
-    part = np.concatenate([_taps(conv.weights, rows.taps, line.taps, conv.w_zp) for line in columns])
+def _phase(conv: ConvLayer, number: int, rows: _Line, columns: _Line) -> Phase:
+    """Return the convolution of blocks of pixels, the channels of which are concatenated row by row."""
+    y, block = conv.shapes[conv.y], (len(rows.taps), len(columns.taps))
+    image = replace(y, h=conv.batch * rows.count, w=columns.count, c=block[0] * block[1] * y.c)
+    part = np.concatenate(
+        [_taps(conv.weights, *taps, conv.w_zp) for taps in product(rows.taps, columns.taps)]
+    )
     made = replace(
         conv,
         name=f"{conv.name}.{number}",
         shapes=conv.shapes | {conv.y: image},
         macs=image.h * image.w * part.size,
         weights=part,
-        drain=repeated(conv.drain, len(columns)),
-        pads=(rows.pad, columns[0].pad, 0, 0),
+        drain=repeated(conv.drain, block[0] * block[1]),
+        strides=(rows.stride, columns.stride),
+        pads=(rows.pad, columns.pad, 0, 0),
     )
-    return Phase(made, (rows.offset, columns[0].offset))
+    return Phase(made, (rows.first, columns.first), block)
 
 
 def _taps(
@@ -181,9 +265,25 @@ def _taps(
     return out
 
 
-def _merges(layer: ConvTransposeLayer, s: LayerSchedule) -> bool:
-    """Return True if a schedule selects the convolutions with merged phases by packing the pixels of all phases."""
-    return bool(layer.merged) and s.pixels_per_pass % layer.strides[1] == 0
+def _selected(
+    layer: ConvTransposeLayer, s: LayerSchedule, y_on_chip: bool
+) -> tuple[tuple[Phase, ...], LayerSchedule]:
+    """Return the phases that a schedule selects, and the schedule of their convolutions.
+
+    A schedule that packs the pixels of all phases of columns selects the convolutions of several phases.
+    """
+    pixels = _pixels(layer)
+    if s.pixels_per_pass % pixels == 0:
+        if layer.blocks and not y_on_chip:
+            return layer.blocks, replace(s, pixels_per_pass=1)
+        if layer.merged:
+            return layer.merged, replace(s, pixels_per_pass=s.pixels_per_pass // pixels)
+    return layer.phases, s
+
+
+def _pixels(layer: ConvTransposeLayer) -> int:
+    """Return the pixels of each pass of schedules that select the convolutions of several phases."""
+    return max(layer.strides[1], 2)
 
 
 def conv_transpose_tilings(context: TilingContext, layer: ConvTransposeLayer) -> Tilings:
@@ -191,16 +291,20 @@ def conv_transpose_tilings(context: TilingContext, layer: ConvTransposeLayer) ->
 
     The buffers of all phases may be in use at the same time.
     """
-    across = layer.strides[1]
-    for phases, pixels in ((layer.phases, 1), (layer.merged, across)):
-        for cycles, schedule in _phase_tilings(context, phases):
-            if pixels > 1 or across == 1 or schedule.pixels_per_pass == 1:
-                yield cycles, replace(schedule, pixels_per_pass=pixels * schedule.pixels_per_pass)
+    pixels = _pixels(layer)
+    wide, _ = _selected(layer, LayerSchedule(pixels_per_pass=pixels), context.y_on_chip)
+    together = wide is not layer.phases
+    for cycles, schedule in _phase_tilings(context, layer.phases):
+        if schedule.pixels_per_pass == 1 or not (together or layer.strides[1] > 1):
+            yield cycles, schedule
+    if not together:
+        return
+    for cycles, schedule in _phase_tilings(context, wide):
+        if wide is layer.merged or schedule.pixels_per_pass == 1:
+            yield cycles, replace(schedule, pixels_per_pass=pixels * schedule.pixels_per_pass)
 
 
 def _phase_tilings(context: TilingContext, phases: tuple[Phase, ...]) -> Tilings:
-    if not phases:
-        return
     largest = max((phase.conv for phase in phases), key=lambda conv: conv.macs)
     context = replace(context, consecutive=len(phases) > 1)
     for free in (context.free // len(phases), context.free):
@@ -215,24 +319,23 @@ def conv_transpose_tile_model(
     layer: ConvTransposeLayer, s: LayerSchedule, context: LayerContext
 ) -> TilePipeline:
     """Return the tile model of a transposed convolution: its largest phase, repeated for each phase."""
-    phases, s = _selected(layer, s)
-    largest = max((phase.conv for phase in phases), key=lambda conv: conv.macs)
-    pipeline = conv_tile_model(largest, s, context)
-    return replace(pipeline, count=pipeline.count * len(phases))
-
-
-def _selected(layer: ConvTransposeLayer, s: LayerSchedule) -> tuple[tuple[Phase, ...], LayerSchedule]:
-    """Return the phases that a schedule selects, and the schedule of their convolutions."""
-    if _merges(layer, s):
-        return layer.merged, replace(s, pixels_per_pass=s.pixels_per_pass // layer.strides[1])
-    return layer.phases, s
+    phases, s = _selected(layer, s, context.y_on_chip)
+    largest = max(phases, key=lambda phase: phase.conv.macs)
+    pipeline = repeated_pipeline(lambda: conv_tile_model(largest.conv, s, context), len(phases))
+    rows = largest.block[0]
+    if rows > 1:  # the rows of a block are stored apart
+        n, width = context.config.n, largest.conv.shapes[layer.y].c * DTYPE_BYTES[largest.conv.drain.dtype]
+        more = rows * line_beats(2, width // rows, [1], n) / 2 * n / width
+        tiles = (tile._replace(store=tile.store * more) for tile in pipeline.tiles)
+        pipeline = replace(pipeline, tiles=tiles)
+    return pipeline
 
 
 def conv_transpose_steps(context: CodegenContext, layer: ConvTransposeLayer) -> list[TileStep]:
     """Generate the steps of a transposed convolution, phase by phase."""
     y = context.layouts[layer.y]
-    phases, schedule = _selected(layer, context.schedule)
-    if phases is layer.merged and y.pixel != y.c * DTYPE_BYTES[layer.shapes[layer.y].dtype]:
+    phases, schedule = _selected(layer, context.schedule, y.on_chip)
+    if y.pixel != y.c * DTYPE_BYTES[layer.shapes[layer.y].dtype]:
         phases = layer.phases
     return [
         step
@@ -241,16 +344,31 @@ def conv_transpose_steps(context: CodegenContext, layer: ConvTransposeLayer) -> 
             replace(
                 context,
                 schedule=schedule,
-                layouts=context.layouts | {layer.y: _phase_layout(y, layer.strides, phase)},
+                layouts=context.layouts | {layer.y: _phase_layout(y, layer, phase)},
             ),
             phase.conv,
         )
     ]
 
 
-def _phase_layout(y: TensorLayout, strides: tuple[int, int], phase: Phase) -> TensorLayout:
+def _phase_layout(y: TensorLayout, layer: ConvTransposeLayer, phase: Phase) -> TensorLayout:
     """Return the layout of the output pixels of a phase, as an image."""
-    image = phase.conv.shapes[phase.conv.y]
+    image, strides = phase.conv.shapes[phase.conv.y], layer.strides
+    if any(phase is each for each in layer.blocks):
+        pixel = phase.block[0] * phase.block[1] * y.pixel
+        down = strides[0] if phase.block[0] == 1 else phase.block[0]
+        return BlockedLayout(
+            y.buffer,
+            image.h,
+            image.w,
+            image.c,
+            pixel,
+            image.w * pixel,
+            image=y,
+            pixels=phase.block,
+            first=phase.offset,
+            step=down,
+        )
     first = y.address(*phase.offset)
     return TensorLayout(
         y.buffer, image.h, image.w, image.c, strides[1] * y.pixel, strides[0] * y.row, first.offset

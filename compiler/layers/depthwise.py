@@ -30,13 +30,13 @@ from compiler.commands.tile_buffers import (
 from compiler.ir.identity import identity
 from compiler.layers.base import Addend, Drain, Image, Layer
 from compiler.layers.conv.input_layout import DilationPhase, dilation_phases, phase_lines
-from compiler.layers.conv.layer import ConvLayer, merge_groups
+from compiler.layers.conv.layer import ConvLayer, lower_conv, merge_groups
 from compiler.layers.conv.tilings import summand_bytes, with_drain
 from compiler.layers.epilogue import Epilogue, parameters
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, affine
-from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
+from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines, repeated_pipeline
 from compiler.layers.tiling_context import (
     PREFETCH_STEPS,
     TILE_CYCLES,
@@ -54,7 +54,7 @@ from compiler.schedule.schedule import ALL_COLUMNS, LayerSchedule
 from compiler.util.scaling import bytes_word
 from compiler.util.tiles import ceil_div, cuts
 from hw.config import MlaConfig
-from hw.isa.commands import FUSE_SRC, LOAD_WORD, MATRIX_WORD
+from hw.isa.commands import FUSE_SRC, FUSE_STAGE, LOAD_WORD, MATRIX_WORD
 from hw.isa.enums import DTYPE_BYTES, Dtype, Requant, Rounding, Unit
 
 
@@ -68,11 +68,12 @@ from hw.isa.enums import DTYPE_BYTES, Dtype, Requant, Rounding, Unit
     "x_zp",
     "w_zp",
     "counts",
-    added=("dilations", "w_zp", "counts"),
+    "multiplier",
+    added=("dilations", "w_zp", "counts", "multiplier"),
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DepthwiseLayer(Layer):
-    """Depthwise convolution; the shape of `weights` is (kernel_h, kernel_w, channels).
+    """Depthwise convolution; the shape of `weights` is (kernel_h, kernel_w, output channels).
 
     A dilated convolution, whose strides are 1, consists of one convolution without dilation for each phase: the pixels
     whose row and column have the same remainders when divided by the dilations. The phases of the columns are the
@@ -83,6 +84,9 @@ class DepthwiseLayer(Layer):
     counts : dict
         For an average, whose weights are 1: multiplier and exponent for each number of elements that windows have
         inside the image, in place of those of `drain`. Empty: `drain` applies to all windows.
+    multiplier : int
+        Number of adjacent output channels of each input channel: 1, or 2 for results of one byte. Of two results, the
+        epilogue forms an int16, so that they are adjacent in memory.
     """
 
     weights: NDArray
@@ -93,6 +97,12 @@ class DepthwiseLayer(Layer):
     x_zp: int = 0
     w_zp: int = 0
     counts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    multiplier: int = 1
+
+    @property
+    def channels(self) -> int:
+        """Number of input channels."""
+        return self.weights.shape[2] // self.multiplier
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -130,6 +140,48 @@ def lower_depthwise(low: LoweringContext) -> Layer:
     one_by_one = np.moveaxis(weights.data, -1, 0)[..., None]
     grouped = merge_groups(one_by_one, len(one_by_one), zero, low.config.n)
     return ConvLayer(**common, **grouped, dilations=a["dilations"], w_zp=zero)
+
+
+def lower_convolution(low: LoweringContext) -> Layer:
+    """Lower a convolution with its epilogue; one with two outputs per channel is depthwise if that is faster."""
+    weights, bias = weights_of(low)
+    assert weights.data is not None
+    a = low.anchor.attributes
+    groups, outputs = a["groups"], weights.shape[0]
+    if groups == 1 or weights.shape[3] > 1 or outputs != 2 * groups:
+        return lower_conv(low)
+    drain = drain_of(low, weights, bias, rounding_of(low, Rounding.DOUBLE))
+    common = low.common()
+    x, y = (common["shapes"][common[name]] for name in ("x", "y"))
+    pair = DepthwiseLayer(
+        **common,
+        macs=y.h * y.w * weights.elements,
+        weights=np.ascontiguousarray(weights.data[..., 0].transpose(1, 2, 0)),
+        drain=drain,
+        strides=a["strides"],
+        pads=a["pads"],
+        x_zp=affine(low.x).zero_point,
+        w_zp=zero_of(weights),
+        batch=low.x.shape[0],
+        multiplier=2,
+    )
+    if (
+        a["dilations"] != (1, 1)
+        or max(a["strides"]) > MAX_STRIDE
+        or drain.residual is not None
+        or DTYPE_BYTES[drain.dtype] > 1
+    ):
+        return lower_conv(low)
+    n, (down, across) = low.config.n, a["strides"]
+    stream = stream_of(low.config, pair, x.w, y.w, y.w)
+    blocks = ceil_div(groups, n)
+    apart = max(2 * blocks * stream.work * down * across, blocks * _PAIR_CYCLES)
+    merged = ceil_div(groups, max(n // 2, 1)) * weights.shape[1] * weights.shape[2]
+    return pair if apart < merged else lower_conv(low)
+
+
+#: Cycles of FUSE for N pairs of results: a row of bytes is written, and then a row of pairs.
+_PAIR_CYCLES = 3
 
 
 def _by_phases(dilations: tuple[int, ...], strides: tuple[int, int], x: Image, batch: int) -> bool:
@@ -187,6 +239,8 @@ def _column_runs(dilation: int, strip: ColumnStrip) -> list[_Columns]:
     return runs
 
 
+#: Maximum number of pieces of image rows that are loaded after the first rows of their tile.
+_MAX_PIECES = 1 << 16
 #: Maximum number of tiles across an image whose rows are loaded as a whole.
 _MAX_ACROSS = 4
 
@@ -216,18 +270,20 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
     """
     config, n = context.config, context.config.n
     batch, (x, y) = layer.batch, images(layer)
-    kernel_h, taps, channels = layer.weights.shape
+    kernel_h, taps, outputs = layer.weights.shape
+    channels, multiplier = layer.channels, layer.multiplier
     blocks = ceil_div(channels, n)
     across = layer.dilations[1]
-    for columns, width in product(cuts(min(blocks, config.param_slots // 2)), widths):
+    for columns, width in product(cuts(min(blocks, config.param_slots // (2 * multiplier))), widths):
         stream = stream_of(config, layer, x.w, y.w, width)
         strips, piece, _ = strip_images(x, y, width, layer.strides[1], layer.weights.shape[1])
         runs = _column_runs(layer.dilations[1], ColumnStrip(0, y.w, 0, x.w, -layer.pads[1]))
         for rows in cuts(y.h):
-            sums = rows * width * columns
+            sums = rows * width * columns * multiplier
             if 2 * sums > context.acc_rows:
                 continue
-            for rows_per_load in (y.h, rows) if not context.x_on_chip else (y.h,):
+            loads = (y.h, *(rows * many for many in (4, 2, 1) if rows * many < y.h))
+            for rows_per_load in loads if not context.x_on_chip else (y.h,):
                 x_bytes = (
                     input_rows(rows_per_load, layer.strides[0], kernel_h, x.h)
                     * (piece if separate else x).w
@@ -235,37 +291,54 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                     * n
                     + n
                 )
-                used = columns * kernel_h * taps * n * 2
+                used = columns * multiplier * kernel_h * taps * n * 2
                 used += 0 if context.x_on_chip else 2 * x_bytes
-                used += 0 if context.y_on_chip else 2 * sums * n * DTYPE_BYTES[layer.drain.dtype]
+                buffers = sum_buffers(
+                    context, sums
+                )  # also of results, which STORE reads some time after FUSE
+                used += 0 if context.y_on_chip else buffers * sums * n * DTYPE_BYTES[layer.drain.dtype]
+                used += (multiplier - 1) * sums * n  # results that wait for the others of their pixels
                 if isinstance(layer.drain.residual, Addend):
-                    used += summand_bytes(layer.drain, context, 2 * sums)
+                    used += summand_bytes(layer.drain, context, buffers * sums)
                 if used > context.free:
                     continue
-                keep = columns == 1 and stream.continues and rows < rows_per_load
+                keep = columns * multiplier == 1 and stream.continues and rows < rows_per_load
                 tiles = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows) * strips
-                again = 0 if keep else (kernel_h - 1) * tiles * columns
-                streamed = batch * blocks * y.h * layer.strides[0] * strips + again
-                array = streamed * stream.pitch * across * stream.work
-                bus = (
-                    0
-                    if context.x_on_chip
-                    else batch
-                    * (strips if separate else 1)
-                    * ceil_div(y.h, rows_per_load)
-                    * blocks
-                    * x_bytes
-                    / (columns * n)
+                streamed = sum(
+                    _tile_cycles(
+                        layer,
+                        x.h,
+                        stream,
+                        (start + offset, min(rows, high - offset), min(width, y.w), columns),
+                        (keep, offset == 0, offset + rows >= high),
+                        n,
+                    )
+                    for start, high in pieces(y.h, rows_per_load)
+                    for offset in range(0, high, rows)
                 )
-                bus += 0 if context.y_on_chip else batch * y.h * y.w * blocks
+                array = batch * blocks / columns * strips * streamed
+                fuse = batch * y.h * y.w * blocks * _fuse_cycles(layer)
+                bus = 0.0
+                if not context.x_on_chip:
+                    loaded = sum(
+                        input_rows(high, layer.strides[0], kernel_h, x.h)
+                        for _, high in pieces(y.h, rows_per_load)
+                    )
+                    bus = float(batch * blocks * loaded * (strips * piece.w if separate else x.w))
+                bus += 0 if context.y_on_chip else batch * y.h * y.w * ceil_div(outputs, n)
                 if not context.x_on_chip:
                     bus += batch * x.h * x.w * (_beats(channels, columns, n) - blocks)
                 if not context.y_on_chip:
-                    bus += batch * y.h * y.w * (_beats(channels, columns, n) - blocks)
+                    wide = _beats(outputs, columns * multiplier, n) - ceil_div(outputs, n)
+                    bus += batch * y.h * y.w * wide
                 issue = TILE_CYCLES
                 if across > 1:  # the commands of the phases differ and are not repeated in loops
                     issue *= 3 + len(stream.passes) * columns * len(runs)
-                cycles = max(array, bus * context.beat, tiles * issue) + sums + tiles * 10
+                cycles = max(array, bus * context.beat, fuse, tiles * issue) + tiles * 10
+                cycles += sums * (1 if context.y_on_chip else 2)  # results of the last tile
+                if not context.x_on_chip:  # the array waits for the rows of the first tile
+                    first = input_rows(rows, layer.strides[0], kernel_h, x.h)
+                    cycles += first * (piece if separate else x).w * columns * context.beat
                 yield (
                     cycles,
                     LayerSchedule(
@@ -274,12 +347,20 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                         width=ALL_COLUMNS if separate else width,
                         strip_width=width if separate else ALL_COLUMNS,
                         columns=columns,
-                        param_blocks=param_blocks_per_buffer(config, blocks, columns),
-                        acc_buffers=sum_buffers(context, sums),
+                        param_blocks=param_blocks_per_buffer(
+                            config, blocks * multiplier, columns * multiplier
+                        ),
+                        y_buffers=buffers,
+                        acc_buffers=buffers,
                         prefetch=PREFETCH_STEPS,
                         on_chip=context.y_on_chip,
                     ),
                 )
+
+
+def _fuse_cycles(layer: DepthwiseLayer) -> int:
+    """Return the cycles of FUSE for the results of N input channels of a pixel."""
+    return _PAIR_CYCLES if layer.multiplier > 1 else DTYPE_BYTES[layer.drain.dtype]
 
 
 def _beats(channels: int, columns: int, n: int) -> float:
@@ -311,10 +392,10 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
     A dilated convolution is represented by its largest phase, repeated for each phase.
     """
     if phases := _phases(context.config, layer):
-        pipeline = depthwise_tile_model(phases[0].layer, s, context)
-        return replace(pipeline, count=pipeline.count * len(phases))
+        return repeated_pipeline(lambda: depthwise_tile_model(phases[0].layer, s, context), len(phases))
     n, (x, y) = context.config.n, images(layer)
-    kernel_h, taps, channels = layer.weights.shape
+    kernel_h, taps, outputs = layer.weights.shape
+    channels, multiplier = layer.channels, layer.multiplier
     blocks, stride = ceil_div(channels, n), layer.strides[0]
     columns, rows_per_load = min(s.columns, blocks), min(s.rows_per_load, y.h)
     rows, width, phases_across = (
@@ -325,28 +406,12 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
     if phases_across > 1:
         width = y.w
     stream = stream_of(context.config, layer, x.w, y.w, width)
-    keep = columns == 1 and stream.continues
+    keep = columns * multiplier == 1 and stream.continues
     strips, piece, _ = strip_images(x, y, width, layer.strides[1], taps)
     separate = width < y.w and s.strip_width < y.w
     runs = len(_column_runs(phases_across, ColumnStrip(0, y.w, 0, x.w, -layer.pads[1])))
     size = DTYPE_BYTES[layer.drain.dtype]
     uniform = _uniform(layer)
-
-    def streamed(row: int, rows: int, across: int, first: bool, last: bool) -> int:
-        """Return the cycles of a tile for one block of channels: the sum over all passes."""
-        total = 0
-        for number, each in enumerate(stream.passes):
-            start, count = each.outputs(layer, x.h, row, rows) if number else (row, rows)
-            if count <= 0:
-                continue
-            skip = stride // each.step
-            above = min(max(ceil_div(layer.pads[0] - start * stride - each.row, each.step), 0), each.rows - 1)
-            before = skip - 1 if keep and not first else each.rows - 1 - above
-            if keep and not last:
-                return ((rows - 1) * skip + before + 1) * stream.pitch
-            last_row = each.columns + (ceil_div(across, phases_across) - 1) * layer.strides[1]
-            total += (((count - 1) * skip + before) * stream.pitch + last_row) * phases_across
-        return total
 
     def tiles() -> Iterator[PipelineTile]:
         for block in range(0, blocks, columns):
@@ -355,27 +420,34 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
                 range(layer.batch), range(0, y.h, rows_per_load), range(strips)
             ):
                 high, across = min(rows_per_load, y.h - start), min(width, y.w - strip * width)
-                count = input_rows(high, stride, kernel_h, x.h)
-                image = lines(count * (piece if separate else x).w, channels_wide, channels, n)
-                if separate and channels_wide == channels:
-                    image = lines(count, piece.w * channels, x.w * channels, n)
+                there, place = 0, (block, number, start, strip * separate)
                 for offset in range(0, high, rows):
                     count = min(rows, high - offset)
                     loads: list[tuple[str, object, float]] = []
-                    if not context.x_on_chip:
-                        loads.append(("x", (block, number, start, strip * separate), image))
-                    loads.append(("w", block, 0.0 if uniform else float(wide * kernel_h * taps)))
-                    beats = lines(count * across, channels_wide * size, channels * size, n)
-                    key = (0, number, start + offset, strip, block)
+                    reach = input_rows(offset + count, stride, kernel_h, x.h)
+                    if not context.x_on_chip and strip * (not separate) == 0:
+                        image = lines(
+                            (reach - there) * (piece if separate else x).w, channels_wide, channels, n
+                        )
+                        if separate and channels_wide == channels:
+                            image = lines(reach - there, piece.w * channels, x.w * channels, n)
+                        loads.append(("f", (*place, offset), image) if offset else ("x", place, image))
+                    there = reach
+                    weights = wide * multiplier * kernel_h * taps
+                    loads.append(("w", block, 0.0 if uniform else float(weights)))
+                    beats = lines(count * across, channels_wide * multiplier * size, outputs * size, n)
+                    key = (0, number, start + offset, strip, block * multiplier)
                     if not layer.counts:
-                        loads += with_drain(layer.drain, s, context, key, blocks, beats)
-                    cycles = streamed(start + offset, count, across, offset == 0, offset + rows >= high)
+                        loads += with_drain(layer.drain, s, context, key, blocks * multiplier, beats)
+                    tile = start + offset, count, across, wide
+                    ends = keep, offset == 0, offset + rows >= high
+                    cycles = _tile_cycles(layer, x.h, stream, tile, ends, n)
                     yield PipelineTile(
                         tuple(loads),
-                        wide * cycles,
-                        count * across * wide * size,
+                        cycles,
+                        count * across * wide * _fuse_cycles(layer),
                         0.0 if context.y_on_chip else beats,
-                        len(stream.passes) * (wide * runs if phases_across > 1 else 1)
+                        len(stream.passes) * multiplier * (wide * runs if phases_across > 1 else 1)
                         + 2
                         - context.y_on_chip,
                     )
@@ -384,7 +456,14 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
         ceil_div(min(rows_per_load, y.h - start), rows) for start in range(0, y.h, rows_per_load)
     )
     count = ceil_div(blocks, columns) * layer.batch * strips * high_tiles
-    buffers = {"x": s.x_buffers, "w": s.w_buffers, "p": s.param_buffers, "r": s.y_buffers, "t": 1}
+    buffers = {
+        "f": _MAX_PIECES,
+        "x": s.x_buffers,
+        "w": s.w_buffers,
+        "p": s.param_buffers,
+        "r": s.y_buffers,
+        "t": 1,
+    }
     return TilePipeline(tiles(), count, buffers, s.acc_buffers, s.y_buffers)
 
 
@@ -425,6 +504,11 @@ class StreamPass:
     step: int
     column: int
     columns: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns; a stream waits for the end of the previous one if that has another shape."""
+        return self.rows, self.columns
 
     def outputs(self, layer: DepthwiseLayer, height: int, start: int, count: int) -> tuple[int, int]:
         """Return the first of `count` output rows from `start`, and the number of those, that need image rows."""
@@ -533,6 +617,52 @@ def _passes_by_step(
     return tuple(out)
 
 
+def _tile_cycles(
+    layer: DepthwiseLayer,
+    height: int,
+    stream: Stream,
+    tile: tuple[int, int, int, int],
+    ends: tuple[bool, bool, bool],
+    n: int,
+) -> int:
+    """Return the cycles of MATRIX for a tile: the sum over all passes.
+
+    Parameters
+    ----------
+    height : int
+        Rows of the input image.
+    tile : (int, int, int, int)
+        First row, number of rows, number of columns and number of blocks of input channels of the tile.
+    ends : (bool, bool, bool)
+        True if the streams of the tiles of a load continue one another; if the tile is the first one of the load; and
+        if it is the last one.
+    """
+    (row, rows, across, wide), (keep, first, last) = tile, ends
+    stride, phases = layer.strides[0], layer.dilations[1]
+    total = 0
+    for number, each in enumerate(stream.passes):
+        start, count = each.outputs(layer, height, row, rows) if number else (row, rows)
+        if count <= 0:
+            continue
+        skip = stride // each.step
+        above = min(max(ceil_div(layer.pads[0] - start * stride - each.row, each.step), 0), each.rows - 1)
+        before = skip - 1 if keep and not first else each.rows - 1 - above
+        if keep and not last:
+            return wide * ((rows - 1) * skip + before + 1) * stream.pitch
+        last_row = each.columns + (ceil_div(across, phases) - 1) * layer.strides[1]
+        total += (((count - 1) * skip + before) * stream.pitch + last_row) * phases
+    others = [each for each in stream.passes if each.shape != stream.passes[0].shape]
+    # A tile may begin with the shape with which the last one ended, if passes of all shapes compute all outputs of one
+    # of these tiles.
+    alternates = any(
+        each.outputs(layer, height, low, rows) == (low, rows)
+        for each in others
+        for low in (row, max(row - rows, 0))
+    )
+    waits = len({each.shape for each in others}) + (bool(others) and not alternates)
+    return wide * total * layer.multiplier + waits * n
+
+
 class _AverageEpilogue(Epilogue):
     """Drain of sums that are divided by the number of elements that their windows have inside the image.
 
@@ -581,6 +711,81 @@ class _AverageEpilogue(Epilogue):
             }
 
 
+class _PairEpilogue(Epilogue):
+    """Drain of two results per input channel, which are adjacent in memory; the channels of a block are 2 * N.
+
+    The bytes of one result of each pair are written to the scratchpad. The other results are then added as the other
+    bytes of int16 elements (256 times the high byte, which is signed, and the low byte, which is not). Half of the
+    tile's pixels are paired while the bytes of the other half are written.
+    """
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        rows, columns = args[4:6]
+        n = self.context.config.n
+        self.bytes_first = BufferRotation(
+            BufferMemory.SP, f"{args[1]}.first", rows * self.y.w * columns * n + n, 1
+        )
+
+    def _parts(
+        self, fields: dict[str, int | BufferRef], start: int, rows: int
+    ) -> Iterator[dict[str, int | BufferRef]]:
+        """Yield the fields of the commands that write one byte of each pair, and of those that write the pairs."""
+        n, pixels, target = self.context.config.n, rows * self.y.w, self.bytes_first.next()
+        blocks, lanes, word = (fields[name] for name in ("n_count", "lanes_tail", "stage"))
+        assert isinstance(blocks, int) and isinstance(lanes, int)
+        unsigned = self.drain.dtype == Dtype.U8
+        common = fields | {"lanes": n, "lanes_tail": (lanes // 2 - 1) % n + 1}
+        numbers: list[dict[str, int | BufferRef]] = [common]
+        numbers.append(common | {"a_base": _plus(fields["a_base"], blocks * pixels)})
+        for name in ("p", "b"):  # the parameters of the second results follow those of the first ones
+            if f"{name}_base" in fields:
+                step = fields[f"{name}_n"]
+                assert isinstance(step, int)
+                numbers[1][f"{name}_base"] = _plus(fields[f"{name}_base"], blocks * step)
+        bytes_, pairs = reversed(numbers) if unsigned else numbers
+        bytes_ |= {"d_x": n, "d_y": self.y.w * n}
+        more = {"d_dtype": Dtype.I16, "residual": 1, "r_raw": 1, "r_ls": 0}
+        more["r_dtype"] = Dtype.I8 if unsigned else Dtype.U8
+        pairs |= {
+            "stage": _with_parts(word, **more),
+            "r_x": n,
+            "r_y": self.y.w * n,
+            "x_mult": 1 if unsigned else 256,
+            "r_mult": 256 if unsigned else 1,
+            "o_mult": 1,
+            "r_shifts": bytes_word(0, 0, 31),
+        }
+        dim = "y" if "y_count" in fields else "x"
+        total = fields[f"{dim}_count"]
+        assert isinstance(total, int)
+        for each, stream in ((bytes_, "d"), (pairs, "r")):
+            for first, count in pieces(total, ceil_div(total, 2)):
+                before, size = (number * (self.y.w if dim == "y" else 1) for number in (first, count))
+                part = each | {f"{dim}_count": count, "a_base": _plus(each["a_base"], before)}
+                if each is pairs:
+                    step = each[f"d_{dim}"]
+                    assert isinstance(step, int)
+                    part["d_base"] = _plus(each["d_base"], first * step)
+                # The bytes of each half are contiguous, so that halves do not wait for one another.
+                part |= {f"{stream}_base": target.plus(before * blocks * n), f"{stream}_n": size * n}
+                yield part
+
+
+def _plus(address: int | BufferRef, offset: int) -> BufferRef:
+    assert isinstance(address, BufferRef)
+    return address.plus(offset)
+
+
+def _with_parts(word: int | BufferRef, **parts: int) -> int | BufferRef:
+    """Return the second half of a fuse word with other values of some parts."""
+    if isinstance(word, BufferRef):
+        base = _with_parts(word.base, **parts)
+        assert isinstance(base, int)
+        return replace(word, base=base)
+    return FUSE_STAGE.pack(**(FUSE_STAGE.unpack(word) | parts))
+
+
 class DepthwiseSteps:
     """Code generator of a depthwise convolution.
 
@@ -597,8 +802,8 @@ class DepthwiseSteps:
         self.images = [context.layouts[name].parts(layer.batch) for name in (layer.x, layer.y)]
         self.x, self.y = (images[0] for images in self.images)
         n, schedule = self.config.n, context.schedule
-        self.kernel_h, self.taps, channels = layer.weights.shape
-        self.channels, self.blocks = channels, ceil_div(channels, n)
+        self.kernel_h, self.taps, _ = layer.weights.shape
+        self.channels, self.blocks = layer.channels, ceil_div(layer.channels, n)
         self.columns = min(schedule.columns, self.blocks)
         self.rows_per_load = min(schedule.rows_per_load, self.y.h)
         self.rows = min(schedule.rows, self.rows_per_load)
@@ -615,6 +820,10 @@ class DepthwiseSteps:
                 replace(strip, start=0, size=self.x.w, before=strip.before + strip.start)
                 for strip in self.strips
             ]
+        #: Number of rows of each load that have been loaded so far.
+        self.rows_loaded: dict[Hashable, int] = {}
+        #: Shape of the last pass.
+        self.shape = 0, 0
         self.step: int | None = None
         self._select(0, max(self.strips, key=lambda strip: strip.count))
         self.step = self.stream.passes[0].step
@@ -640,21 +849,25 @@ class DepthwiseSteps:
         layer, schedule, n = self.layer, self.context.schedule, self.config.n
         tiles = ceil_div(self.blocks, self.columns)
         self.w_block = self.kernel_h * self.taps * n
+        weights, drain, made = layer.weights, layer.drain, self.columns * layer.multiplier
+        if layer.multiplier > 1:
+            order = self._channel_order()
+            weights, drain = weights[:, :, order], drain.part(order)
         self.w_dram = (
             None
             if _uniform(layer)
             else self.context.constant(
-                f"{layer.name}.weights", pack_depthwise(self.config, layer.weights, self.kernel_rows)
+                f"{layer.name}.weights", pack_depthwise(self.config, weights, self.kernel_rows)
             )
         )
         w_buffer = CircularBuffer(
-            BufferMemory.SP, f"{layer.name}.w", self.columns * self.w_block, min(schedule.w_buffers, tiles)
+            BufferMemory.SP, f"{layer.name}.w", made * self.w_block, min(schedule.w_buffers, tiles)
         )
         self.w = TileBuffers(w_buffer, self._load_w)
-        self.p = None if layer.counts else parameters(self.context, layer.name, layer.drain, self.columns)
+        self.p = None if layer.counts else parameters(self.context, layer.name, drain, made)
         width = max(strip.count for strip in self.strips)
         self.acc = BufferRotation(
-            BufferMemory.ACC, f"{layer.name}.acc", self.rows * width * self.columns, schedule.acc_buffers
+            BufferMemory.ACC, f"{layer.name}.acc", self.rows * width * made, schedule.acc_buffers
         )
         tile = self.context, layer.name, layer.drain, self.images[1], self.rows, self.columns
         if layer.counts:
@@ -664,30 +877,63 @@ class DepthwiseSteps:
                 for i, (size, outputs) in enumerate(sizes)
             )
             self.drain: Epilogue = _AverageEpilogue(*tile, width=width, runs=runs, counts=layer.counts)
+        elif layer.multiplier > 1:
+            self.drain = _PairEpilogue(*tile, width=width, block_channels=2 * n)
         else:
             self.drain = Epilogue(*tile, width=width)
         if not self.x.on_chip:
             most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows_per_load))
             size = most * max(strip.size for strip in self.strips) * self.x_pixel + n
             self.x_tiles = TileBuffers(
-                CircularBuffer(BufferMemory.SP, f"{layer.name}.x", size, schedule.x_buffers), self._load_x
+                CircularBuffer(BufferMemory.SP, f"{layer.name}.x", size, schedule.x_buffers), self._begin
             )
+
+    def _channel_order(self) -> NDArray[np.int64]:
+        """Return the output channels in the order in which they are computed.
+
+        The first outputs of all input channels of a tile are followed by their second outputs. The lanes that complete
+        a block of input channels repeat its last one.
+        """
+        n, most = self.config.n, self.channels - 1
+        return np.concatenate(
+            [
+                np.minimum(np.arange(block * n, (block + blocks) * n), most) * self.layer.multiplier + number
+                for block, blocks in pieces(self.blocks, self.columns)
+                for number in range(self.layer.multiplier)
+            ]
+        )
 
     def _image(self, start: int, rows: int) -> tuple[int, int]:
         layer = self.layer
         return image_rows(start, rows, layer.strides[0], layer.pads[0], self.kernel_h, self.x.h)
 
-    def _load_x(self, key: Hashable, address: BufferRef) -> list[Command]:
-        *_, start, rows, block = key  # type: ignore[misc]
-        first, count = self._image(start, rows)
+    def _begin(self, key: Hashable, _: BufferRef) -> list[Command]:
+        self.rows_loaded[key] = 0
+        return []
+
+    def _load_x(self, load: tuple[int, int, int], part: tuple[int, int], step: TileStep) -> BufferRef:
+        """Return the address of the rows of a load; add a load of the rows that `part` is the first to need to `step`.
+
+        `load` is the first output row, the number of output rows and the first channel block.
+        """
+        start, rows, block = load
+        key = (self.number, self.strip.start, self.strip.size, *load)
+        address, there = self.x_tiles.get(key, step), self.rows_loaded[key]
+        (first, total), (low, count) = self._image(start, rows), self._image(*part)
         width = min(self.x_pixel, self.channels - block * self.config.n)
-        lines = image_lines(self.x, count, width, "dst", self.x_pixel, self.x_row)
-        source = self.x.address(first, 0, block * self.config.n)
-        return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
+        excess = -width % self.config.n  # the last reads extend into the following rows
+        needed = min(low + count - first + ceil_div(excess, self.x_row), total)
+        if there < needed:
+            self.rows_loaded[key] = needed
+            lines = image_lines(self.x, needed - there, width, "dst", self.x_pixel, self.x_row)
+            source = self.x.address(first + there, 0, block * self.config.n)
+            target = address.plus(there * self.x_row)
+            step.loads.append(self.context.command(Unit.LOAD, dram=source, dst=target, **lines))
+        return address
 
     def _load_w(self, key: Hashable, address: BufferRef) -> list[Command]:
         assert isinstance(key, int)
-        count = min(self.columns, self.blocks - key)
+        count, key = (each * self.layer.multiplier for each in (min(self.columns, self.blocks - key), key))
         if self.w_dram is None:
             word = LOAD_WORD.pack(fill=1, fill_value=int(self.layer.weights.view(np.uint8).flat[0]))
             return [self.context.command(Unit.LOAD, word=word, dst=address, len=count * self.w_block)]
@@ -711,42 +957,45 @@ class DepthwiseSteps:
         self._select(number, strip)
         self.drain.select(number, strip.first, strip.count)
         out = []
-        keep = blocks == 1 and self.stream.continues
+        # The streams of several outputs per channel would follow one another.
+        keep = blocks * self.layer.multiplier == 1 and self.stream.continues
         self.row = self.history = 0
         for offset, count in pieces(rows, self.rows):
             step = TileStep(block=block)
             if self.x.on_chip:
                 base, first, image = self.x.address(0, 0, block * self.config.n), 0, self.x.h
             else:
-                base = self.x_tiles.get((number, strip.start, strip.size, start, rows, block), step)
+                base = self._load_x((start, rows, block), (start + offset, count), step)
                 first, image = self._image(start, rows)
             acc, weights = self.acc.next(), self.w.get(block, step)
             more = keep and offset + count < rows
-            for order, taps in enumerate(self.stream.passes):
+            for order, taps in enumerate(self._passes(start + offset, count)):
                 low, many = start + offset, count
                 if order:
                     low, many = taps.outputs(self.layer, self.x.h, low, many)
                 if many <= 0:
                     continue
                 continued = keep and offset > 0 and self.history >= taps.rows - self.layer.strides[0]
-                for at, together, run in self._commands(blocks):
-                    stream = self._stream(low, many, taps, run, continued, more)
+                commands = product(range(self.layer.multiplier), self._commands(blocks))
+                for number, (at, together, run) in commands:
+                    stream = self._stream(low, many, taps, run, (order > 0, continued, more))
                     stream["u0"] -= first
+                    stream["u_lim"] = max(min(stream["u_lim"] - first, image), 1)
                     fields = self._fields(count, block + at, together, run, taps)
+                    made = number * blocks + at
                     step.matrix.append(
                         self.context.command(
                             Unit.MATRIX,
                             **stream,
                             **fields,
-                            u_lim=image,
                             a_base=base.plus(at * self.x.block(self.config.n) + run.x_first * self.x_pixel),
                             acc_base=acc.plus(
-                                (at * count + low - start - offset) * self.strip.count + run.y_first
+                                (made * count + low - start - offset) * self.strip.count + run.y_first
                             ),
-                            w_base=weights.plus(at * self.w_block + self._weight(taps)),
+                            w_base=weights.plus(made * self.w_block + self._weight(taps)),
                         )
                     )
-            how = self.p.fields(block, step) if self.p else {}
+            how = self.p.fields(block * self.layer.multiplier, step) if self.p else {}
             self.drain.add(step, acc, how, start + offset, count, block, blocks)
             out.append(step)
         return out
@@ -757,10 +1006,25 @@ class DepthwiseSteps:
             return [(0, blocks, run) for run in self.runs]
         return [(at, 1, run) for at in range(blocks) for run in self.runs]
 
+    def _passes(self, start: int, rows: int) -> list[StreamPass]:
+        """Return the passes of a tile: first one that computes all outputs, if possible with the last one's shape."""
+        passes = self.stream.passes
+        complete = [p for p in passes if p.outputs(self.layer, self.x.h, start, rows) == (start, rows)]
+        first = next((p for p in complete if p.shape == self.shape), passes[0])
+        others = [p for p in passes if p != first]
+        out = [first, *sorted(others, key=lambda p: p.shape != first.shape)]
+        self.shape = out[-1].shape
+        return out
+
     def _stream(
-        self, start: int, rows: int, taps: StreamPass, run: _Columns, continued: bool, more: bool
+        self, start: int, rows: int, taps: StreamPass, run: _Columns, how: tuple[bool, bool, bool]
     ) -> dict[str, int]:
-        """Return the stream fields of a pass over `taps`; if the next tile continues it, it streams whole rows."""
+        """Return the stream fields of a pass over `taps`; if the next tile continues it, it streams whole rows.
+
+        Rows are counted from the top of the image. `how` is whether the sums are added to those of other passes,
+        whether the stream continues that of the tile above, and whether the next tile continues it.
+        """
+        accumulate, continued, more = how
         g, pitch = taps.rows, self.stream.pitch
         stride = self.layer.strides[0] // taps.step  # stream rows per output row
         if continued:
@@ -783,11 +1047,20 @@ class DepthwiseSteps:
             taps=taps.columns,
             groups=g,
             keep=int(continued),
-            accumulate=int(taps != self.stream.passes[0]),
+            accumulate=int(accumulate),
             a_unsigned=int(self.layer.shapes[self.layer.x].dtype == Dtype.U8),
             w_unsigned=int(self.layer.weights.dtype == np.uint8),
         )
-        return {"word": word, "u0": row, "u_y": taps.step, "dw_lead": lead, "dw_len": length, "dw_sy": stride}
+        return {
+            "word": word,
+            "u0": row,
+            "u_y": taps.step,
+            # Padding at the end of the last row may be that of the following row, which is not awaited.
+            "u_lim": row + (streamed - 1) * taps.step + 1,
+            "dw_lead": lead,
+            "dw_len": length,
+            "dw_sy": stride,
+        }
 
     def _weight(self, taps: StreamPass) -> int:
         """Return the offset of a pass's weights within those of a channel block."""
@@ -840,4 +1113,5 @@ KIND = LayerKind(
     tilings=depthwise_tilings,
     tile_model=depthwise_tile_model,
     steps=depthwise_steps,
+    rank_by_tile_model=True,
 )

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable
 
 from compiler.commands.commands import (
+    BlockedLayout,
     BufferMemory,
     BufferRef,
     CircularBuffer,
@@ -242,14 +243,19 @@ class Epilogue:
         fields |= self._residual(step, start, pixels, self.channel + block * self.lanes, lanes)
         step.fuse += [self.context.command(Unit.FUSE, **each) for each in self._parts(fields, start, rows)]
         if not self.y.on_chip:
-            step.stores.append(
-                self.context.command(
-                    Unit.STORE,
-                    dram=self.y.address(start, 0, first),
-                    src=address,
-                    **image_lines(self.y, rows, width, "src", width),
-                )
-            )
+            step.stores += [
+                self.context.command(Unit.STORE, **each)
+                for each in self._stored(address, start, rows, first, width)
+            ]
+
+    def _stored(
+        self, address: BufferRef, start: int, rows: int, first: int, width: int
+    ) -> Iterable[dict[str, int | BufferRef]]:
+        """Return the fields of the STOREs of `width` bytes, from byte `first` on, of the pixels of some rows."""
+        if isinstance(self.y, BlockedLayout):
+            return self.y.stores(start, rows, range(first, first + width), address)
+        lines = image_lines(self.y, rows, width, "src", width)
+        return [{"dram": self.y.address(start, 0, first), "src": address, **lines}]
 
     def _parts(
         self, fields: dict[str, int | BufferRef], start: int, rows: int

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import gcd
 from typing import NamedTuple
@@ -92,6 +92,21 @@ class TilePipeline:
     saved: float = 0.0
     period: int = 1
     array: float | None = None
+
+
+def repeated_pipeline(make: Callable[[], TilePipeline], count: int) -> TilePipeline:
+    """Return the pipeline of `count` equal convolutions that follow one another; `make` returns that of one."""
+    first = make()
+
+    def tiles() -> Iterator[PipelineTile]:
+        for number in range(count):
+            for tile in (make() if number else first).tiles:
+                yield tile._replace(
+                    loads=tuple((name, (number, key), beats) for name, key, beats in tile.loads)
+                )
+
+    array = None if first.array is None else first.array * count
+    return replace(first, tiles=tiles(), count=first.count * count, array=array)
 
 
 def lines(count: int, width: int, pitch: int, n: int, least: float = 0.0) -> float:

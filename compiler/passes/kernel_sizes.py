@@ -510,9 +510,83 @@ def _joined_quantization(x: Tensor, between: Tensor, outer: Tensor, y: Tensor) -
     return Quantization(tuple(scales), outer.quantization.zero_point, outer.quantization.axis)
 
 
+# Channels
+
+
+#: Fewest outputs per channel, and fewest taps of the kernel, for which channels are repeated.
+_MIN_MULTIPLIER, _MIN_TAPS = 3, 4
+
+
+def repeat_channels(graph: Graph, pinned: Collection[str] = ()) -> Result:
+    """Replace convolutions with several outputs for each channel by depthwise convolutions of repeated channels.
+
+    A 1x1 convolution with weights of 1 repeats each channel as often as it has outputs, or half as often, because
+    depthwise layers write two outputs per channel in place (`compiler.layers.depthwise`).
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph of quantized tensors.
+    pinned : collection of str
+        Names of tensors that remain; all tensors do.
+    """
+    changed: dict[str, Tensor] = {}
+    nodes, found = [], []
+    for node in graph:
+        if not _repeats(graph, node):
+            nodes.append(node)
+            continue
+        x, weights, *_ = graph.ins(node)
+        a, groups, many = node.attributes, x.shape[3], weights.shape[0] // x.shape[3]
+        times = many // 2 if many % 2 == 0 else many
+        one, wide = f"{node.name}:ones", f"{node.name}:repeated"
+        ones = np.ones((groups * times, 1, 1, 1), np.int8)
+        changed[one] = Tensor(one, ones.shape, "int8", Quantization.per_tensor(1.0, 0), ones)
+        changed[wide] = replace(x, name=wide, shape=(*x.shape[:3], groups * times))
+        still = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": groups}
+        nodes.append(replace(node, name=wide, inputs=(x.name, one), outputs=(wide,), attributes=still))
+        if times < many:
+            attributes = a | {"groups": groups * times}
+            nodes.append(replace(node, inputs=(wide, *node.inputs[1:]), attributes=attributes))
+        else:
+            nodes.append(_depthwise(node, wide, weights, changed))
+        text = f"{many} outputs per channel: depthwise convolution of repeated channels"
+        found.append(Rewritten(node.name, node.operator, "repeat_channels", text))
+    return (rebuild(graph, nodes, changed=changed), tuple(found)) if found else (graph, ())
+
+
+def _depthwise(node: Node, x: str, weights: Tensor, changed: dict[str, Tensor]) -> Node:
+    """Return the depthwise convolution of `x` with the weights of a convolution of groups of one channel."""
+    assert weights.data is not None
+    q, name = weights.quantization, f"{node.name}:{weights.name}:depthwise"
+    if q is not None and q.axis is not None:
+        q = replace(q, axis=2)
+    data = np.ascontiguousarray(weights.data[..., 0].transpose(1, 2, 0))
+    changed[name] = replace(weights, name=name, shape=data.shape, data=data, quantization=q)
+    attributes = {key: node.attributes[key] for key in ("strides", "pads", "dilations")}
+    return replace(node, op="depthwise_conv2d", inputs=(x, name, *node.inputs[2:]), attributes=attributes)
+
+
+def _repeats(graph: Graph, node: Node) -> bool:
+    """Return True for a convolution of bytes with several outputs for each of several channels."""
+    if node.op != "conv2d" or not _is_convolution(graph, node):
+        return False
+    x, weights = graph.ins(node)[:2]
+    outputs, down, across, share = weights.shape
+    groups = node.attributes["groups"]
+    return (
+        groups > 1
+        and share == 1
+        and outputs >= _MIN_MULTIPLIER * groups
+        and down * across >= _MIN_TAPS
+        and x.dtype in ("int8", "uint8")
+    )
+
+
 #: Passes in order.
 KERNEL_PASSES: tuple[Callable[[Graph, Collection[str]], Result], ...] = (
     shrink_kernels,
     compose_convolutions,
     move_strides,
+    repeat_channels,
 )

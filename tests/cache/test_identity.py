@@ -42,9 +42,10 @@ STABLE = {
     "ConvLayer": (
         "name nodes ops x y shapes macs batch weights drain strides pads dilations groups x_zp w_zp outputs_per_group"
     ),
-    "ConvTransposeLayer": "name nodes ops x y shapes macs batch phases strides merged",
+    "ConvTransposeLayer": "name nodes ops x y shapes macs batch phases strides merged blocks",
     "Copy": "source walk rescale fill",
-    "DepthwiseLayer": "name nodes ops x y shapes macs batch weights drain strides pads dilations x_zp w_zp counts",
+    "DepthwiseLayer": "name nodes ops x y shapes macs batch weights drain strides pads dilations x_zp w_zp counts "
+    "multiplier",
     "Drain": "bias mult exponent zp clip rounding dtype residual table",
     "Dram": "latency bytes_per_cycle throttle",
     "Dtype": "I8 U8 I16 I32",
@@ -95,7 +96,7 @@ STABLE = {
         "name nodes ops x y shapes macs batch other spread stream src stage fields table drain slopes "
         "slope_dtype x_zp slope_zp y_zp positive negative rounding clip"
     ),
-    "Phase": "conv offset",
+    "Phase": "conv offset block",
     "Point": "shape ops",
     "PoolLayer": "name nodes ops x y shapes macs batch kernel strides pads average clip x_zp scaled weights drain w_zp",
     "Post": "NONE SCALE COUNT RECIP RSQRT ROW SLOT VAR_RSQRT",

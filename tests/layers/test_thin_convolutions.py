@@ -12,6 +12,8 @@ from compiler.bench.single_layer import X_ZERO, Y_ZERO, OneLayer, random_int8, r
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.conv_transpose import ConvTransposeLayer
+from compiler.layers.depthwise import DepthwiseLayer
 from compiler.passes.canonicalize import transpose_floats
 from compiler.reference import evaluate
 from compiler.runtime.compiled import CompiledNetwork
@@ -142,6 +144,48 @@ def test_groups_that_do_not_divide_the_array_are_exact() -> None:
 def test_cycles_of_groups(shape: Convolution, share: float) -> None:
     macs = shape.h * shape.w * shape.groups * shape.outputs * shape.inputs * 9
     assert macs / 256 / shape.cycles() >= share
+
+
+def random_multiplier(rng: np.random.Generator) -> Convolution:
+    """Return a depthwise convolution with two outputs for each channel."""
+    shape = random_groups(rng)
+    size = int(rng.integers(2, 6)), int(rng.integers(2, 6))
+    return replace(shape, inputs=1, outputs=2, groups=int(rng.integers(2, 70)), kernel=size, dilation=1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("target", TARGETS)
+def test_two_outputs_per_channel_are_exact(target: str, seed: int) -> None:
+    random_multiplier(np.random.default_rng(seed)).check(target, seed)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("after", ["", "tanh"])
+def test_two_outputs_per_channel_form_pairs_of_bytes(after: str, dtype: str) -> None:
+    draft = Draft(np.random.default_rng(5))
+    x = draft.input((1, 20, 18, 24), dtype)
+    attributes = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 24}
+    y = draft.node("conv2d", [x, draft.constant((48, 3, 3, 1))], (1, 20, 18, 48), dtype=dtype, **attributes)
+    if after:
+        y = draft.node(after, [y], y.shape, dtype=dtype)
+    (layer,) = check(draft, [y], "n16").layers
+    assert isinstance(layer, DepthwiseLayer) and layer.multiplier == 2
+    # A pointwise convolution with two outputs per channel fills the array as a grouped convolution.
+    assert isinstance(Convolution(9, 9, 1, 2, 40, kernel=(1, 1), pad=0).check("n16", 0).layers[0], ConvLayer)
+
+
+@pytest.mark.parametrize(
+    ("shape", "most"),
+    [
+        (Convolution(28, 28, inputs=1, outputs=2, groups=32), 5_870),
+        (Convolution(28, 28, inputs=1, outputs=2, groups=64, strides=(2, 2)), 7_950),
+        (Convolution(14, 14, inputs=1, outputs=2, groups=80, kernel=(5, 5), pad=2), 6_130),
+        (Convolution(28, 28, inputs=1, outputs=3, groups=16), 6_500),
+        (Convolution(28, 28, inputs=1, outputs=4, groups=8), 4_010),
+    ],
+)
+def test_cycles_of_several_outputs_per_channel(shape: Convolution, most: int) -> None:
+    assert shape.cycles() <= most
 
 
 def random_first_layer(rng: np.random.Generator) -> Convolution:
@@ -301,6 +345,89 @@ def test_cycles_of_depthwise_convolutions(shape: Depthwise, most: int) -> None:
     with open_device(network, "rtl", 1, 100, 16, print) as device:
         found, cycles = Session(device, network).measure({"x": x})
     assert np.array_equal(found["y"], wanted)
+    assert cycles <= most
+
+
+def transposed(
+    rng: np.random.Generator,
+    x: tuple[int, int, int, int],
+    outputs: int,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    pads: tuple[int, int, int, int],
+    dtype: str = "int8",
+) -> tuple[Draft, Tensor]:
+    """Return a graph with a transposed convolution, and its output."""
+    draft = Draft(rng)
+    image = draft.input(x, dtype)
+    size = tuple(
+        (x[axis + 1] - 1) * strides[axis] + kernel[axis] - pads[axis] - pads[axis + 2] for axis in (0, 1)
+    )
+    y = draft.node(
+        "conv_transpose2d",
+        [image, draft.constant((outputs, *kernel, x[3]))],
+        (x[0], *size, outputs),
+        scale=2.0,
+        dtype=dtype,
+        strides=strides,
+        pads=pads,
+        dilations=(1, 1),
+        groups=1,
+        output_pads=(0, 0),
+    )
+    return draft, y
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("target", ("n4", "n16"))
+def test_transposed_convolutions_with_few_outputs_are_exact(target: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    strides, kernel = ((int(rng.integers(1, most)), int(rng.integers(1, most))) for most in (4, 6))
+    top, left, bottom, right = (int(rng.integers(0, size)) for size in (*kernel, *kernel))
+    shape = (
+        int(rng.integers(1, 3)),
+        int(rng.integers(5, 14)),
+        int(rng.integers(5, 20)),
+        int(rng.integers(1, 40)),
+    )
+    if shape[0] > 1:  # images of a batch are cut into phases only if their rows are a multiple of the stride
+        strides = 1, strides[1]
+    outputs, pads = int(rng.integers(1, 8)), (top, left, bottom, right)
+    draft, y = transposed(rng, shape, outputs, kernel, strides, pads)
+    check(draft, [y], target)
+
+
+def test_blocks_of_a_transposed_convolution_are_stored_inside_the_image() -> None:
+    # Blocks of 2 x 2 outputs that depend on the same 2 x 2 inputs begin one pixel outside the image.
+    draft, y = transposed(np.random.default_rng(0), (1, 12, 15, 32), 3, (4, 4), (2, 2), (1, 1, 1, 1), "uint8")
+    (layer,) = check(draft, [y], "n16").layers
+    assert isinstance(layer, ConvTransposeLayer)
+    assert [(phase.offset, phase.block) for phase in layer.blocks] == [((-1, -1), (2, 2))]
+    # A block per row phase, the channels of which are several blocks of channels.
+    draft, y = transposed(np.random.default_rng(0), (1, 7, 9, 20), 5, (16, 16), (8, 8), (4, 4, 4, 4))
+    (layer,) = check(draft, [y], "n16").layers
+    assert isinstance(layer, ConvTransposeLayer) and {phase.offset[1] for phase in layer.blocks} == {-4}
+    # Next to a layer on chip, the pixels of the phases are written in place.
+    draft, top = transposed(np.random.default_rng(0), (1, 6, 7, 16), 4, (4, 4), (2, 2), (1, 1, 1, 1))
+    y = draft.node("tanh", [top], top.shape)
+    check(draft, [y, draft.node("abs", [top], top.shape)], "n16")
+
+
+@pytest.mark.parametrize(
+    ("shape", "most"),
+    [
+        (((1, 24, 24, 32), 3, (4, 4), (2, 2), (1, 1, 1, 1)), 5_590),
+        (((1, 64, 64, 16), 1, (2, 2), (2, 2), (0, 0, 0, 0)), 6_960),
+        (((1, 6, 6, 32), 21, (16, 16), (8, 8), (4, 4, 4, 4)), 35_000),
+    ],
+)
+def test_cycles_of_transposed_convolutions(shape: tuple, most: int) -> None:
+    draft, y = transposed(np.random.default_rng(0), *shape)
+    graph, x = draft.graph.finish([y.name]), draft.random_inputs()
+    network = compile(graph, "n16")
+    with open_device(network, "rtl", 1, 100, 16, print) as device:
+        found, cycles = Session(device, network).measure(x)
+    assert np.array_equal(found[y.name], evaluate(graph, x, rounding="reference")[y.name])
     assert cycles <= most
 
 

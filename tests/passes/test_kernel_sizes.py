@@ -12,7 +12,13 @@ from compiler.ir.graph import Graph
 from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from compiler.options import PASSES
 from compiler.passes import simplify
-from compiler.passes.kernel_sizes import KERNEL_PASSES, compose_convolutions, move_strides, shrink_kernels
+from compiler.passes.kernel_sizes import (
+    KERNEL_PASSES,
+    compose_convolutions,
+    move_strides,
+    repeat_channels,
+    shrink_kernels,
+)
 from compiler.reference import Kernels, evaluate
 from compiler.runtime.package.writer import read_package, to_bytes
 from tests.support.graphs import Draft as GraphDraft
@@ -218,6 +224,34 @@ def test_kernels_of_two_convolutions_are_joined(rng: np.random.Generator) -> Non
     made = equal_after(compose_convolutions, draft.graph.finish([z.name]), draft)
     (node,) = made
     assert made.ins(node)[1].shape == (6, 5, 5, 4)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("multiplier", [2, 3, 4, 6])
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_several_outputs_per_channel_equal_litert(
+    rng: np.random.Generator, tmp_path: Path, rounding: Kernels, multiplier: int, dtype: str
+) -> None:
+    d = Draft(rng, dtype)
+    x = d.input((1, 9, 11, 14))
+    settings = options(
+        "DepthwiseConv2D",
+        padding=_SAME,
+        strideH=1,
+        strideW=1,
+        dilationHFactor=1,
+        dilationWFactor=1,
+        fusedActivationFunction=0,
+        depthMultiplier=multiplier,
+    )
+    weights = d.weights((1, 3, 3, 14 * multiplier), 3, x)
+    d.outputs = [d.op("DEPTHWISE_CONV_2D", [x, *weights], (1, 9, 11, 14 * multiplier), settings, scale=0.3)]
+    for target in ("n8", "n16"):
+        check(d, tmp_path, rounding, target=target)
+    graph = simplify(read(d, tmp_path))
+    repeated, found = repeat_channels(graph)
+    assert len(found) == (multiplier > 2) and repeat_channels(repeated)[0] is repeated
+    assert [each.name for each in compile(graph, "n16").rewritten] == ["repeat_channels"] * len(found)
 
 
 def test_passes_are_switched_and_reported(tmp_path: Path) -> None:

@@ -22,9 +22,10 @@ from compiler.layers.conv.input_layout import (
     pack_pixels,
     row_phases,
 )
-from compiler.layers.conv.layer import ConvLayer, lower_conv, lower_dense
+from compiler.layers.conv.layer import ConvLayer, lower_dense
 from compiler.layers.conv.tiles import ConvCut, ConvImage, Rows, TilePart, split_first_tile, split_last_tile
 from compiler.layers.conv.tilings import conv_tile_model, conv_tilings
+from compiler.layers.depthwise import lower_convolution
 from compiler.layers.epilogue import Epilogue, parameters
 from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
 from compiler.util.tiles import ceil_div
@@ -334,7 +335,9 @@ KIND = LayerKind(
     name="conv",
     layer=ConvLayer,
     lowerings={
-        "conv2d": Lowering(lower_conv, CONVOLUTION, strided_input=True, strided_output=True, epilogue=True),
+        "conv2d": Lowering(
+            lower_convolution, CONVOLUTION, strided_input=True, strided_output=True, epilogue=True
+        ),
         "dense": Lowering(lower_dense, CONVOLUTION, strided_output=True, epilogue=True),
     },
     tilings=conv_tilings,

@@ -23,6 +23,7 @@ from compiler.layers.tile_pipeline import (
     TileLoad,
     TilePipeline,
     lines,
+    repeated_pipeline,
 )
 from compiler.layers.tiling_context import (
     BUS_OVERHEAD,
@@ -154,8 +155,7 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
     A convolution that is cut by phases is represented by its largest phase, repeated for each phase.
     """
     if phases := row_phases(context.config, layer):
-        pipeline = conv_tile_model(phases[0].layer, s, context)
-        return replace(pipeline, count=pipeline.count * len(phases))
+        return repeated_pipeline(lambda: conv_tile_model(phases[0].layer, s, context), len(phases))
     cut = _Cut(layer, s, context)
     row_tiles = cut.images * sum(
         ceil_div(min(cut.rows_per_load, cut.y.h - first), cut.rows)
