@@ -204,8 +204,8 @@ class EagerBuilder:
         """Add a clip to 0..6."""
         return self.op("Clip", x, 0.0, 6.0)
 
-    def attention(self, x: str, heads: int) -> str:
-        """Add multi-head self-attention over (1, tokens, width)."""
+    def attention(self, x: str, heads: int, *, causal: bool = False) -> str:
+        """Add multi-head self-attention over (1, tokens, width); `causal` excludes later tokens."""
         _, tokens, width = self.values[x][0].shape
         split, joined = np.array([1, tokens, heads, width // heads]), np.array([1, tokens, width])
 
@@ -216,6 +216,8 @@ class EagerBuilder:
 
         query, key, value = head([0, 2, 1, 3], 1.5), head([0, 2, 3, 1], 1.5), head([0, 2, 1, 3], 1.0)
         scores = self.op("Mul", self.op("MatMul", query, key), float((width // heads) ** -0.5))
+        if causal:
+            scores = self.op("Add", scores, np.triu(np.full((tokens, tokens), -1e4, np.float32), 1))
         mixed = self.op("MatMul", self.op("Softmax", scores, axis=-1), value)
         return self.op("Reshape", self.op("Transpose", mixed, perm=[0, 2, 1, 3]), joined)
 
@@ -229,10 +231,11 @@ class EagerBuilder:
         del self.nodes[-2:]
         return self.op("Add", self.op("MatMul", x, weights), bias)
 
-    def transformer(self, x: str, heads: int) -> str:
-        """Add a pre-norm transformer block."""
+    def transformer(self, x: str, heads: int, *, causal: bool = False) -> str:
+        """Add a pre-norm transformer block; `causal` as for `attention`."""
         width = self.values[x][0].shape[-1]
-        x = self.op("Add", x, self.projection(self.attention(self.layer_norm(x, loud=_LOUD), heads), width))
+        mixed = self.attention(self.layer_norm(x, loud=_LOUD), heads, causal=causal)
+        x = self.op("Add", x, self.projection(mixed, width))
         inner = self.gelu(self.linear(self.layer_norm(x, loud=_LOUD), 4 * width))
         return self.op("Add", x, self.projection(inner, width))
 
