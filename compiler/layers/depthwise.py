@@ -333,7 +333,7 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                     bus += batch * y.h * y.w * wide
                 issue = TILE_CYCLES
                 if across > 1:  # the commands of the phases differ and are not repeated in loops
-                    issue *= 3 + len(stream.passes) * columns * len(runs)
+                    issue *= _UNROLLED + len(stream.passes) * columns * len(runs)
                 cycles = max(array, bus * context.beat, fuse, tiles * issue) + tiles * 10
                 cycles += sums * (1 if context.y_on_chip else 2)  # results of the last tile
                 if not context.x_on_chip:  # the array waits for the rows of the first tile
@@ -356,6 +356,10 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                         on_chip=context.y_on_chip,
                     ),
                 )
+
+
+#: Ratio of the cycles of the sequencer for commands of phases, which differ, to those for commands in loops.
+_UNROLLED = 3
 
 
 def _fuse_cycles(layer: DepthwiseLayer) -> int:
@@ -447,9 +451,12 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
                         cycles,
                         count * across * wide * _fuse_cycles(layer),
                         0.0 if context.y_on_chip else beats,
-                        len(stream.passes) * multiplier * (wide * runs if phases_across > 1 else 1)
-                        + 2
-                        - context.y_on_chip,
+                        (
+                            len(stream.passes) * multiplier * (wide * runs if phases_across > 1 else 1)
+                            + 2
+                            - context.y_on_chip
+                        )
+                        * (_UNROLLED if phases_across > 1 else 1),
                     )
 
     high_tiles = sum(

@@ -95,7 +95,10 @@ class TilePipeline:
 
 
 def repeated_pipeline(make: Callable[[], TilePipeline], count: int) -> TilePipeline:
-    """Return the pipeline of `count` equal convolutions that follow one another; `make` returns that of one."""
+    """Return the pipeline of `count` equal convolutions that follow one another; `make` returns that of one.
+
+    Each convolution has its own buffers, and those of two consecutive ones are in use at the same time.
+    """
     first = make()
 
     def tiles() -> Iterator[PipelineTile]:
@@ -106,7 +109,16 @@ def repeated_pipeline(make: Callable[[], TilePipeline], count: int) -> TilePipel
                 )
 
     array = None if first.array is None else first.array * count
-    return replace(first, tiles=tiles(), count=first.count * count, array=array)
+    many = min(count, 2)
+    return replace(
+        first,
+        tiles=tiles(),
+        count=first.count * count,
+        buffers={name: depth * many for name, depth in first.buffers.items()},
+        sums=first.sums * many,
+        results=first.results * many,
+        array=array,
+    )
 
 
 def lines(count: int, width: int, pitch: int, n: int, least: float = 0.0) -> float:

@@ -11,6 +11,7 @@ from compiler.api import compile
 from compiler.bench.single_layer import X_ZERO, Y_ZERO, OneLayer, random_int8, requantize
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.layers.conv.input_layout import Im2colLayout, strips_of
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv_transpose import ConvTransposeLayer
 from compiler.layers.depthwise import DepthwiseLayer
@@ -227,6 +228,31 @@ def test_gathered_strips_are_exact(target: str, seed: int) -> None:
             assert np.array_equal(Session(device, network).run({"x": x})["y"], wanted)
 
 
+@pytest.mark.parametrize("fold", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "pixels"),
+    [
+        (Convolution(9, 32, inputs=1, outputs=20), 4),
+        (Convolution(9, 32, inputs=1, outputs=20, strides=(2, 2)), 2),
+        (Convolution(12, 48, inputs=2, outputs=9, kernel=(3, 2), pad=0), 1),
+        (Convolution(12, 48, inputs=1, outputs=9, kernel=(5, 5), pad=2, batch=2), 2),
+    ],
+)
+def test_output_columns_share_strips(shape: Convolution, pixels: int, fold: bool) -> None:
+    graph, x, wanted = shape.case(np.random.default_rng(0))
+    first = compile(graph, "n16")
+    layers = {
+        name: replace(layer, im2col=True, fold_kernel_width=fold, pixels_per_pass=1)
+        for name, layer in first.schedule.layers.items()
+    }
+    (layer,) = first.layers
+    assert isinstance(layer, ConvLayer)
+    assert strips_of(layer, Im2colLayout.STRIPS, layer.shapes[layer.y].w, 16)[1] == pixels
+    network = compile(graph, "n16", schedule=replace(first.schedule, layers=layers))
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        assert np.array_equal(Session(device, network).run({"x": x})["y"], wanted)
+
+
 def test_strips_are_gathered_from_images_on_chip() -> None:
     draft = Draft(np.random.default_rng(3))
     x = draft.input((1, 40, 40, 3))
@@ -251,6 +277,7 @@ def test_strips_are_gathered_from_images_on_chip() -> None:
     [
         (Convolution(48, 48, inputs=3, outputs=32, strides=(2, 2)), 0.54),
         (Convolution(32, 32, inputs=3, outputs=32), 0.65),
+        (Convolution(48, 48, inputs=1, outputs=32), 0.42),
         (Convolution(64, 64, inputs=3, outputs=96, kernel=(4, 4), strides=(4, 4), pad=0), 0.75),
     ],
 )

@@ -21,6 +21,8 @@ from compiler.layers.conv.input_layout import (
     layout_of,
     pack_pixels,
     row_phases,
+    strip_depth,
+    strips_of,
 )
 from compiler.layers.conv.layer import ConvLayer, lower_dense
 from compiler.layers.conv.tiles import ConvCut, ConvImage, Rows, TilePart, split_first_tile, split_last_tile
@@ -74,8 +76,12 @@ class ConvSteps:
         self.out_c = out_c if self.grouped else layer.group_outputs
         self.block_channels = layer.group_outputs if self.grouped else n
         self.layout = layout_of(layer, schedule, self.x)
-        taps = {Im2colLayout.PIXELS: 1, Im2colLayout.ROWS: self.kernel_w}
-        self.reduction = self.in_c * taps.get(self.layout, self.kernel_h * self.kernel_w)
+        wide, self.strip_pixels = strips_of(
+            layer, self.layout, self.y.w if schedule.strip_width >= self.y.w else 0, n
+        )
+        self.weights = wide.weights
+        taps = {Im2colLayout.PIXELS: self.in_c, Im2colLayout.ROWS: self.kernel_w * self.in_c}
+        self.reduction = taps.get(self.layout, strip_depth(layer, self.weights.shape[2]))
         self.blocks = ceil_div(self.out_c, self.block_channels)
         self.k_blocks = ceil_div(self.reduction, n)
         self.rows_per_load = min(schedule.rows_per_load, self.y.h)
@@ -99,11 +105,9 @@ class ConvSteps:
         layer, schedule, n = self.layer, self.context.schedule, self.config.n
         name = layer.name if layer.groups == 1 or self.grouped else f"{layer.name}.{self.group}"
         part = slice(self.group * self.out_c, (self.group + 1) * self.out_c)
-        self.packed = pack_weights(
-            self.config, np.ascontiguousarray(layer.weights[part]), self.block_channels
-        )
+        self.packed = pack_weights(self.config, np.ascontiguousarray(self.weights[part]), self.block_channels)
         self.w_dram = self.context.constant(f"{name}.weights", self.packed)
-        taps = self.kernel_h * self.kernel_w
+        taps = self.kernel_h * self.weights.shape[2]
         self.w_block = taps * self.in_c * n
         k_pieces = ceil_div(self.k_blocks, self.k_size)
         self.w_part = self.w_block if k_pieces == 1 else taps * self.k_size * n * n
@@ -144,7 +148,7 @@ class ConvSteps:
         """
         if self.k_blocks == 1 or self.k_size < self.k_blocks:
             return 0
-        return (self.k_blocks * self.config.n - self.reduction) * self.config.n
+        return max(self.k_blocks * self.config.n * self.config.n - self.w_block, 0)
 
     def _load_w(self, key: Hashable, address: BufferRef) -> list[Command]:
         block, k = key  # type: ignore[misc]
@@ -237,7 +241,7 @@ class ConvSteps:
                 pieced = split_first_tile(part, acc, few, strip.count)
             for piece, sums in pieced:
                 step = TileStep(block=block)
-                step.matrix.append(self._matrix(step, sums, load_rows, piece, block, k, k_count))
+                step.matrix += self._matrix(step, sums, load_rows, piece, block, k, k_count)
                 out.append(step)
             if k + k_count == self.k_blocks:
                 how = self.p.fields(part.block, out[-1])
@@ -257,8 +261,11 @@ class ConvSteps:
         block: int,
         k: int,
         k_count: int,
-    ) -> Command:
-        """Return the MATRIX command for one part of a tile; `block` is the first block of the tile's weights."""
+    ) -> list[Command]:
+        """Return the MATRIX commands for one part of a tile; `block` is the first block of the tile's weights.
+
+        There is one command for each of the output columns that share a strip.
+        """
         layer, n = self.layer, self.config.n
         last_k = k + k_count == self.k_blocks
         weights = self.w.get((block, k), step).plus((part.block - block) * self.w_part)
@@ -288,7 +295,13 @@ class ConvSteps:
             "acc_oc": part.pitch * self.image.y.w,
         }
         image = self.image.get(step, load_rows, part, block, k)
-        return self.context.command(Unit.MATRIX, **(fields | image))
+        fields, base, out = fields | image, image["a_base"], []
+        assert isinstance(base, BufferRef)
+        for pixel in range(self.strip_pixels):
+            offset = pixel * layer.strides[1] * self.in_c
+            where = {"a_base": base.plus(offset), "acc_base": acc.plus(pixel)}
+            out.append(self.context.command(Unit.MATRIX, **(fields | where)))
+        return out
 
 
 def _ahead(tiles: list[list[TileStep]], gathers: list[list[TileStep]], early: bool) -> list[TileStep]:

@@ -43,6 +43,42 @@ def can_fold(layer: ConvLayer, on_chip: bool, layout: Im2colLayout) -> bool:
     return layout != Im2colLayout.STRIPS or layer.dilations[0] == 1
 
 
+def strips_of(layer: ConvLayer, layout: Im2colLayout, columns: int, n: int) -> tuple[ConvLayer, int]:
+    """Return the convolution whose kernels the strips of a layout contain, and its output columns per strip.
+
+    With few channels, the kernels of several adjacent output columns are one strip, if the reduction dimension still
+    needs as many blocks: from the first to the last input of an output column. Weights of inputs that an output column
+    does not depend on equal the zero point.
+
+    Parameters
+    ----------
+    columns : int
+        Output columns of the image; 0 if it is cut into strips of columns.
+    """
+    out_c, kernel_h, kernel_w, in_c = layer.weights.shape
+    stride = layer.strides[1]
+    if layout not in (Im2colLayout.STRIPS, Im2colLayout.GATHERED):
+        return layer, 1
+
+    def blocks(pixels: int) -> int:
+        return ceil_div(strip_depth(layer, kernel_w + (pixels - 1) * stride), n)
+
+    most = columns // max(n // 2, 1)
+    pixels = max(
+        p for p in range(1, max(most, 1) + 1) if p == 1 or (columns % p == 0 and blocks(p) == blocks(1))
+    )
+    wide = kernel_w + (pixels - 1) * stride
+    weights = np.full((out_c, kernel_h, wide, in_c), layer.w_zp, layer.weights.dtype)
+    weights[:, :, :kernel_w] = layer.weights
+    return replace(layer, weights=weights, strides=(layer.strides[0], stride * pixels)), pixels
+
+
+def strip_depth(layer: ConvLayer, width: int) -> int:
+    """Return the size of the reduction dimension if strips have rows of `width` pixels."""
+    _, kernel_h, kernel_w, in_c = layer.weights.shape
+    return ((kernel_h - 1) * width + kernel_w) * in_c
+
+
 #: Cycles of FUSE between two commands that gather strips.
 _GATHER_COMMAND = 25
 

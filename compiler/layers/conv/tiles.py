@@ -12,7 +12,7 @@ from compiler.commands.tile_buffers import (
     image_rows,
     pieces,
 )
-from compiler.layers.conv.input_layout import Im2colLayout
+from compiler.layers.conv.input_layout import Im2colLayout, strips_of
 from compiler.layers.conv.layer import ConvLayer
 from compiler.util.tiles import ceil_div
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD
@@ -171,6 +171,10 @@ class ConvImage:
         self.n = context.config.n
         self.images, self.outputs = (context.layouts[name].parts(layer.batch) for name in (layer.x, layer.y))
         _, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
+        whole = self.outputs[0].w if len(strips) == 1 else 0
+        wide, self.strip_pixels = strips_of(layer, layout, whole, self.n)
+        #: Pixels of each row of a strip, and their distance between strips.
+        self.strip_width, self.strip_stride = wide.weights.shape[2], wide.strides[1]
         self.grouped = layer.groups_are_blocks(self.n)
         #: Input channels that a tile with the whole reduction dimension needs.
         self.channels = self.in_c
@@ -228,7 +232,12 @@ class ConvImage:
         self.pixel = self.channels if self.cut.whole else self.cut.k_size * self.n
         self.row = (self.left + self.x.w + self.right) * self.pixel
         if self._has_strips:
-            self.row = self.kernel_w * self.x.c
+            self.row = self.strip_width * self.x.c
+
+    @property
+    def _strip_count(self) -> int:
+        """Number of strips of a row of outputs."""
+        return self.y.w // self.strip_pixels
 
     @property
     def _has_strips(self) -> bool:
@@ -237,7 +246,7 @@ class ConvImage:
 
     def _size(self, start: int, rows: int) -> int:
         if self._has_strips:
-            return self.y.w * self._pitch(rows)
+            return self._strip_count * self._pitch(rows)
         return self._rows(start, rows)[1] * self.row
 
     def _rows(self, start: int, rows: int) -> Rows:
@@ -270,12 +279,13 @@ class ConvImage:
                 if gathered
                 else self._load_rows(key, (start, rows), step),
                 "u0": (start - load_rows[0]) * layer.strides[0],
-                "x_count": self.y.w,
+                "x_count": self._strip_count,
                 "y_count": rows,
                 "a_u": self.row,
                 "a_v": self._pitch(load_rows[1]),
                 "u_y": layer.strides[0],
                 "v_x": 1,
+                "acc_x": self.strip_pixels,
                 "acc_y": self.y.w,
             }
         if self.x.on_chip:
@@ -376,7 +386,7 @@ class ConvImage:
     def _strips(self, load_rows: Rows, part: Rows, _: int, address: BufferRef) -> list[Command]:
         """Return the loads of some rows of all strips, and the fills of the padding around the image."""
         layer, pitch, line = self.layer, self._pitch(load_rows[1]), self.row
-        stride, before = layer.strides[1], self.strip.before
+        stride, before = self.strip_stride, self.strip.before
         first, count = self._rows(*load_rows)
         above = max(first - (load_rows[0] * layer.strides[0] - layer.pads[0]), 0)
         low, high = part[0], part[0] + part[1]
@@ -385,13 +395,14 @@ class ConvImage:
         out: list[Command] = []
         for begin, end in ((low, min(high, above)), (max(low, above + count), high)):
             if begin < end:
-                out.append(self._fill(address.plus(begin * line), (end - begin) * line, self.y.w, pitch))
+                length = (end - begin) * line
+                out.append(self._fill(address.plus(begin * line), length, self._strip_count, pitch))
         if rows <= 0:
             return out
         for column, columns in self._columns():
             at = column * stride + before
-            skip, end = max(-at, 0), min(at + self.kernel_w, self.x.w)
-            if columns == 1 and (skip or end < at + self.kernel_w):
+            skip, end = max(-at, 0), min(at + self.strip_width, self.x.w)
+            if columns == 1 and (skip or end < at + self.strip_width):
                 out.append(self._fill(address.plus(column * pitch + offset), rows * line, 1, 0))
             if end <= at + skip:
                 continue
@@ -448,7 +459,7 @@ class ConvImage:
         """
         layer, line, pitch = self.layer, self.row, self._pitch(load_rows[1])
         pixel, row = (self.x.pixel, self.x.row) if self.x.on_chip else (self.x.c, self.x.w * self.x.c)
-        stride, before = layer.strides[1], self.strip.before
+        stride, before = self.strip_stride, self.strip.before
         dtype = layer.shapes[layer.x].dtype
         low, high = (0, 255) if dtype == Dtype.U8 else (-128, 127)
         common: dict[str, int | BufferRef] = {
@@ -470,7 +481,7 @@ class ConvImage:
         out = []
         for column, columns in self._columns():
             at = column * stride + before
-            inside = 0 <= at <= self.x.w - self.kernel_w
+            inside = 0 <= at <= self.x.w - self.strip_width
             size = line if inside else self.x.c
             fields = common | {
                 "d_base": address.plus(column * pitch + part[0] * line),
@@ -483,7 +494,7 @@ class ConvImage:
             else:
                 fields |= {
                     "a_base": 0,
-                    "x_count": self.kernel_w,
+                    "x_count": self.strip_width,
                     "a_v": pixel,
                     "d_x": self.x.c,
                     "v0": at,
@@ -494,9 +505,9 @@ class ConvImage:
 
     def _columns(self) -> list[tuple[int, int]]:
         """Return runs of output columns with similar strips as (first column, count); edge columns are single runs."""
-        stride, before = self.layer.strides[1], self.strip.before
-        inside = [c for c in range(self.y.w) if 0 <= c * stride + before <= self.x.w - self.kernel_w]
-        sides = [(c, 1) for c in range(self.y.w) if c not in inside]
+        stride, before, count = self.strip_stride, self.strip.before, self._strip_count
+        inside = [c for c in range(count) if 0 <= c * stride + before <= self.x.w - self.strip_width]
+        sides = [(c, 1) for c in range(count) if c not in inside]
         return [*sides, (inside[0], len(inside))] if inside else sides
 
     def _fill(self, address: BufferRef, length: int, lines: int, pitch: int) -> Command:

@@ -13,6 +13,7 @@ from compiler.layers.conv.input_layout import (
     gather_cycles,
     pack_pixels,
     row_phases,
+    strips_of,
 )
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tiles import TilePart, first_tile_rows, last_tile_parts
@@ -83,6 +84,11 @@ class _Cut:
             self.layout = both
         elif s.fold_kernel_width and can_fold(layer, context.x_on_chip, Im2colLayout.ROWS):
             self.layout = Im2colLayout.ROWS
+        whole = self.y.w if self.strips == 1 else 0
+        packs = s.pixels_per_pass > 1 and can_pack_pixels(layer, s.pixels_per_pass)
+        packed = pack_pixels(layer, s.pixels_per_pass) if packs else layer
+        #: Convolution whose kernels the strips of pixels contain, and output columns per strip.
+        self.wide, self.strip_pixels = strips_of(packed, self.layout, whole, n)
         deep = {Im2colLayout.PIXELS: 1, Im2colLayout.ROWS: kernel_w}.get(self.layout, self.taps)
         self.kernel_w, self.blocks, self.k_blocks = (
             kernel_w,
@@ -119,8 +125,8 @@ class _Cut:
             return 0.0
         n, x, least = self.n, self.x, self.context.line_beats
         if self.layout == Im2colLayout.STRIPS:
-            count = self.y.w * ((rows - 1) * self.stride + self.kernel_h)
-            return count * max((self.kernel_w * x.c + n - 1) / n, least)
+            count = self.y.w // self.strip_pixels * ((rows - 1) * self.stride + self.kernel_h)
+            return count * max((self.wide.weights.shape[2] * x.c + n - 1) / n, least)
         reach = (self.kernel_h - 1) * self.layer.dilations[0] + 1
         count = input_rows(rows, self.stride, reach, x.h)
         if self.layout == Im2colLayout.ROWS:
@@ -139,7 +145,8 @@ class _Cut:
         if self.layout != Im2colLayout.GATHERED:
             return 0.0
         again = max(self.kernel_h - self.stride, 0) / self.rows_per_load
-        return gather_cycles(self.layer, self.x, self.y, rows * (self.stride + again), self.n)
+        y = replace(self.y, w=self.y.w // self.strip_pixels)
+        return gather_cycles(self.wide, self.x, y, rows * (self.stride + again), self.n)
 
     def out(self, pixels: int, block: int, columns: int) -> float:
         """Return the bus beats for storing the results of some channel blocks."""
@@ -306,7 +313,7 @@ class _Tile:
             part.blocks * cut.again * depth * max(rows * cut.y.w, n),
             fuse,
             store,
-            1 + (drained > 0) * (2 - cut.context.y_on_chip),
+            cut.strip_pixels + (drained > 0) * (2 - cut.context.y_on_chip),
             self.last,
         )
 
@@ -409,6 +416,8 @@ class ConvTiler:
         #: Number of groups that are processed one after the other.
         self.groups = 1 if self.grouped else layer.groups
         self.blocks = layer.groups if self.grouped else ceil_div(layer.group_outputs, n)
+        #: Convolution whose kernels the strips contain, and output columns per strip.
+        self.wide, self.strip_pixels = strips_of(layer, layout, self.y.w if self.strips == 1 else 0, n)
         self.taps = self.kernel_h * self.kernel_w
         self.passes = {
             Im2colLayout.PIXELS: self.taps * ceil_div(self.in_c, n),
@@ -427,8 +436,8 @@ class ConvTiler:
         `part` is the share of the input channels, `columns` the number of blocks of output channels of a tile.
         """
         stride, n = self.layer.strides[0], self.n
-        line = self.kernel_w * self.x.c
-        count = self.y.w * ((rows_per_load - 1) * stride + self.kernel_h)
+        line = self.wide.weights.shape[2] * self.x.c
+        count = self.y.w // self.strip_pixels * ((rows_per_load - 1) * stride + self.kernel_h)
         gathered = count * line + n if self.layout == Im2colLayout.GATHERED else 0
         if self.context.x_on_chip:
             return gathered, 0
@@ -504,7 +513,8 @@ class ConvTiler:
             return None
         whole, size = tile.depth == self.k_blocks, DTYPE_BYTES[layer.drain.dtype]
         part = 1.0 if whole else tile.depth * n / self.in_c
-        w_bytes = tile.columns * self.taps * min(tile.depth * n, self.in_c) * n
+        taps = self.kernel_h * self.wide.weights.shape[2]
+        w_bytes = tile.columns * taps * min(tile.depth * n, self.in_c) * n
         x_bytes, x_beats = self.image(tile.rows_per_load, part, tile.columns)
         y_buffers = _SPLIT_Y_BUFFERS if context.split_last_tile and not context.y_on_chip else 2
         y_bytes = 0 if context.y_on_chip else y_buffers * sums * n * size
@@ -520,7 +530,8 @@ class ConvTiler:
         if self.layout == Im2colLayout.GATHERED:
             height = (tile.rows_per_load - 1) * layer.strides[0] + self.kernel_h
             steps_per_load = ceil_div(tile.rows_per_load, tile.rows)
-            each = gather_cycles(layer, self.x, self.y, height / steps_per_load, n)
+            y = replace(self.y, w=self.y.w // self.strip_pixels)
+            each = gather_cycles(self.wide, self.x, y, height / steps_per_load, n)
             gathers = row_loads * steps_per_load * each
         x_buffers = min(2, row_loads * parts)
         if kept:
