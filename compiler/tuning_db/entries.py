@@ -20,7 +20,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 #: Version of the keys, which is part of each key: entries of other versions are not found. Replace it by any other
 #: string when the measured cycles of an unchanged schedule change (tests/fixtures/v1/cycles.json). Version 2: buffers
 #: keep the addresses that they have under the initial schedule. Version 3: other passes of softmax and normalizations.
-#: Version 4: shorter latencies of the machine.
+#: Version 4: shorter latencies of the machine, other strips of convolutions, other orders of depthwise convolutions.
 KEY_VERSION = "4"
 
 

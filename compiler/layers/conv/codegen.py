@@ -148,7 +148,7 @@ class ConvSteps:
         """
         if self.k_blocks == 1 or self.k_size < self.k_blocks:
             return 0
-        return max(self.k_blocks * self.config.n * self.config.n - self.w_block, 0)
+        return (self.k_blocks * self.config.n - self.reduction) * self.config.n
 
     def _load_w(self, key: Hashable, address: BufferRef) -> list[Command]:
         block, k = key  # type: ignore[misc]
