@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 
 import numpy as np
@@ -328,17 +328,14 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
         for buffers in _BUFFERS if load else _BUFFERS[:1]:
             if used + (buffers * x_bytes if load else 0) <= context.free:
                 cycles = stream_cycles(context, tiles, load, fuse, store, buffers)
-                yield (
-                    cycles,
-                    LayerSchedule(
-                        rows=rows,
-                        strip_width=width,
-                        columns=columns,
-                        param_blocks=columns,
-                        x_buffers=buffers,
-                        on_chip=context.y_on_chip,
-                    ),
+                schedule = LayerSchedule(
+                    rows=rows,
+                    strip_width=width,
+                    columns=columns,
+                    x_buffers=buffers,
+                    on_chip=context.y_on_chip,
                 )
+                yield cycles, schedule if layer.weights is None else replace(schedule, param_blocks=columns)
 
 
 def pool_tile_model(layer: PoolLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
