@@ -36,7 +36,7 @@ from compiler.layers.epilogue import Epilogue, parameters
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, affine
-from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines, repeated_pipeline
+from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, first_result, lines, repeated_pipeline
 from compiler.layers.tiling_context import (
     PREFETCH_STEPS,
     TILE_CYCLES,
@@ -471,7 +471,7 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
         "r": s.y_buffers,
         "t": 1,
     }
-    return TilePipeline(tiles(), count, buffers, s.acc_buffers, s.y_buffers)
+    return TilePipeline(tiles(), count, buffers, s.acc_buffers, s.y_buffers, result=first_result(layer.drain))
 
 
 def _uniform(layer: DepthwiseLayer) -> bool:

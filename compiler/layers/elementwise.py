@@ -35,7 +35,7 @@ from compiler.layers.lowering_context import (
     clip_range,
     same_quantization,
 )
-from compiler.layers.tile_pipeline import PASS_CYCLES, TilePipeline, even_tiles
+from compiler.layers.tile_pipeline import EARLY_RESULT, PASS_CYCLES, TilePipeline, even_tiles
 from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings, stream_cycles
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, halves_word, quantize_multiplier
@@ -413,7 +413,7 @@ def elementwise_tilings(context: TilingContext, layer: ElementwiseLayer) -> Tili
 def elementwise_tile_model(layer: ElementwiseLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of an elementwise layer."""
     work = _stream(layer, context.config.n, context.on_chip, s.columns)
-    return even_tiles(
+    pipeline = even_tiles(
         s,
         work.total,
         min(s.rows, work.total),
@@ -423,6 +423,8 @@ def elementwise_tile_model(layer: ElementwiseLayer, s: LayerSchedule, context: L
         1,
         layer.table is not None,
     )
+    added = layer.other is not None and layer.stream == "r"
+    return pipeline if added else replace(pipeline, result=EARLY_RESULT)
 
 
 def _swapped(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from compiler.layers.lowering_context import (
     image_of,
 )
 from compiler.layers.reduce import _TILE_CYCLES, _Tilings
-from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
+from compiler.layers.tile_pipeline import EARLY_RESULT, PipelineTile, TilePipeline, lines
 from compiler.layers.tiling_context import LayerContext, sum_buffers
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word
@@ -383,7 +383,8 @@ def matmul_tile_model(layer: MatmulLayer, s: LayerSchedule, context: LayerContex
                     )
 
     buffers = {"x": s.x_buffers, "w": s.w_buffers}
-    return TilePipeline(tiles(), batches * len(across) * parts, buffers, s.acc_buffers, s.y_buffers)
+    count = batches * len(across) * parts
+    return TilePipeline(tiles(), count, buffers, s.acc_buffers, s.y_buffers, result=EARLY_RESULT)
 
 
 class MatrixStack:

@@ -7,7 +7,7 @@ from itertools import islice
 from math import gcd
 from typing import NamedTuple
 
-from compiler.layers.base import Layer
+from compiler.layers.base import Drain, Layer
 from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div, cuts
@@ -28,10 +28,12 @@ _LOAD_COMMANDS = 16
 _ISSUE = 16
 #: Cycles until a unit's first result, of a load in addition to latency and transfer, and until a store response.
 _FILL, _LOAD_OVERHEAD, _STORE_RESPONSE = 44, 75, 4
+#: Cycles until FUSE's first result if its commands end with step 3 (`hw/fuse/early_exit.py`).
+EARLY_RESULT = 6
 #: Share of the beats of a store by which it delays loads that are in progress on the bus.
 _SHARED = 0.85
 #: Cycles from a doorbell to the first command, and from the last byte to the interrupt.
-_BEGIN, _END = -36, 60
+_BEGIN, _END = -47, 60
 #: Names of buffers of constants, whose loads need not wait for the previous layer.
 _CONSTANT = frozenset("wpt")
 #: Names of buffers that are not in the scratchpad: parameter slots and tables.
@@ -82,6 +84,8 @@ class TilePipeline:
         Number of tiles after which the work of the units repeats.
     array : float or None
         Cycles of MATRIX for all tiles, if the last tiles of rows or channels are smaller than the others.
+    result : float
+        Cycles until FUSE's first result, fewer for commands that leave its pipeline early.
     """
 
     tiles: Iterable[PipelineTile]
@@ -92,6 +96,7 @@ class TilePipeline:
     saved: float = 0.0
     period: int = 1
     array: float | None = None
+    result: float = _FILL
 
 
 def repeated_pipeline(make: Callable[[], TilePipeline], count: int) -> TilePipeline:
@@ -119,6 +124,11 @@ def repeated_pipeline(make: Callable[[], TilePipeline], count: int) -> TilePipel
         results=first.results * many,
         array=array,
     )
+
+
+def first_result(drain: Drain) -> float:
+    """Return the cycles until FUSE's first result, if it drains sums."""
+    return EARLY_RESULT if drain.residual is None else _FILL
 
 
 def lines(count: int, width: int, pitch: int, n: int, least: float = 0.0) -> float:
@@ -235,7 +245,7 @@ def simulate_pipeline(
         if tile.fuse:
             fuse = max(fuse, done, stored[result]) + tile.fuse * fuse_rate
             work[1] += tile.fuse * fuse_rate
-            done = fuse + _FILL
+            done = fuse + pipeline.result
             if not tile.separate:
                 drained[turn] = done
                 turn = (turn + 1) % len(drained)

@@ -23,6 +23,7 @@ from compiler.layers.tile_pipeline import (
     PipelineTile,
     TileLoad,
     TilePipeline,
+    first_result,
     lines,
     repeated_pipeline,
 )
@@ -206,6 +207,7 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
         saved,
         period if period <= RATE_TILES else cut.parts,
         array,
+        first_result(layer.drain),
     )
 
 
