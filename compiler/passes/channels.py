@@ -1085,7 +1085,8 @@ class _Orders:
                 nodes.append(joined(pieces, name))
                 pieces = [name]
             operands += pieces
-        if len(operands) == 1 and y.name not in graph.outputs:
+        only = changed.get(operands[0]) or graph.tensors[operands[0]]
+        if len(operands) == 1 and y.name not in graph.outputs and _same_integers(only, y):
             renamed[y.name] = operands[0]
             return nodes
         return [*nodes, replace(joined(operands, node.name), outputs=node.outputs)]
