@@ -94,7 +94,7 @@ def test_steps_of_independent_layers_remain_in_order() -> None:
     """FUSE copies the operand of a convolution before MATRIX reads it, also beside a layer that needs no result."""
     draft = Draft(np.random.default_rng(0))
     even = Quantization.per_tensor(0.01, 0)
-    point = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "groups": 1}
+    point: dict[str, Any] = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "groups": 1}
     x = draft.input((1, 8, 8, 8))
     t = draft.node("conv2d", [x, draft.constant((3, 1, 1, 8), quantization=even)], (1, 8, 8, 3), **point)
     y = draft.node("conv2d", [t, draft.constant((24, 1, 1, 3), quantization=even)], (1, 8, 8, 24), **point)
