@@ -98,8 +98,9 @@ def test_steps_of_independent_layers_remain_in_order() -> None:
     x = draft.input((1, 8, 8, 8))
     t = draft.node("conv2d", [x, draft.constant((3, 1, 1, 8), quantization=even)], (1, 8, 8, 3), **point)
     y = draft.node("conv2d", [t, draft.constant((24, 1, 1, 3), quantization=even)], (1, 8, 8, 24), **point)
+    padded: dict[str, Any] = point | {"pads": (2,) * 4}
     weights = draft.constant((8, 5, 5, 3), quantization=even)
-    z = draft.node("conv2d", [t, weights], (1, 8, 8, 8), **point | {"pads": (2,) * 4})
+    z = draft.node("conv2d", [t, weights], (1, 8, 8, 8), **padded)
     graph, inputs = draft.graph.finish([y.name, z.name]), draft.random_inputs()
     schedule = compile(graph, "n8").schedule
     layers = {
