@@ -524,3 +524,12 @@ def test_invalid_slices_of_an_input_have_a_message(starts: tuple[int, ...]) -> N
         run_on(
             GoldenDevice(network.config, dram_bytes(network)), network, {"x": np.zeros((1, 8, 4, 4), "f4")}
         )
+
+
+def test_strips_of_padding_below_the_image() -> None:
+    draft = Draft(np.random.default_rng(0))
+    x = draft.input((1, 17, 26, 2), "uint8")
+    weights = draft.constant((16, 3, 5, 2), "uint8", Quantization.per_tensor(0.01, 9))
+    how: dict = {"strides": (4, 1), "pads": (3, 2, 3, 2), "dilations": (1, 1), "groups": 1}
+    y = draft.node("conv2d", [x, weights], (1, 6, 26, 16), dtype="uint8", **how)
+    check(draft, [y], "n4")
