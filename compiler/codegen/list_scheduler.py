@@ -78,7 +78,11 @@ def interleave(
             for number, (layer, _) in enumerate(mine):
                 queues[layer].append(number)
             works = {number: _work(step, config) for number, (_, step) in enumerate(mine)}
-            listed = _list_schedule(queues, works, needs) if any(needs.values()) else _spread(queues, works)
+            # Steps of a layer remain in order, and those without MATRIX commands may be copies that others read.
+            free = not any(needs.values()) and all(
+                len({works[step][0] > 0 for step in each}) == 1 for each in queues.values()
+            )
+            listed = _spread(queues, works) if free else _list_schedule(queues, works, needs)
             listed = _advance_matrix(listed, mine, works, needs)
             if not _streams_continue([mine[number] for number, _, _ in listed]):
                 order += part_in_order
@@ -412,6 +416,8 @@ def _spread(
     queues: dict[int, list[int]], works: dict[int, tuple[int, int, int]]
 ) -> list[tuple[int, int, int]]:
     """Return independent steps as `_list_schedule` does, with FUSE-only steps where FUSE would wait for MATRIX.
+
+    Either all steps of a layer have MATRIX commands, or none.
 
     FUSE executes its commands in order. If it began with the steps that nothing waits for, MATRIX would wait for room
     in the accumulator.

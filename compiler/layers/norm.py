@@ -36,6 +36,7 @@ from compiler.layers.tile_pipeline import (
     STAGGERED_PASS_CYCLES,
     STATISTICS_BUFFERS,
     TilePipeline,
+    row_buffers,
     row_tile_model,
     row_tilings,
 )
@@ -349,8 +350,9 @@ class NormSteps:
         self.blocks = ceil_div(self.columns, self.n)
         self.rows = min(context.schedule.rows, self.total)
         name, schedule, size = layer.name, context.schedule, self.rows * self.columns
+        count = row_buffers(schedule, ceil_div(self.total, self.rows))
         self.tiles = TileBuffers(
-            CircularBuffer(BufferMemory.SP, f"{name}.x", size + self.n, schedule.x_buffers), self._load
+            CircularBuffer(BufferMemory.SP, f"{name}.x", size + self.n, count), self._load
         )
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
         by_deviations = layer.unit is None

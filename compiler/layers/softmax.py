@@ -18,6 +18,7 @@ from compiler.layers.tile_pipeline import (
     STAGGERED_PASS_CYCLES,
     STATISTICS_BUFFERS,
     TilePipeline,
+    row_buffers,
     row_tile_model,
     row_tilings,
 )
@@ -181,7 +182,8 @@ class SoftmaxSteps:
         self.rows = 1 if self.in_parts else min(schedule.rows, self.total)
         size = self.rows * min(self.part * self.n, self.cols)
         if not self.x.on_chip:
-            buffer = CircularBuffer(BufferMemory.SP, f"{name}.x", size + self.n, schedule.x_buffers)
+            count = 1 if self.in_parts else ceil_div(self.total, self.rows)
+            buffer = CircularBuffer(BufferMemory.SP, f"{name}.x", size + self.n, row_buffers(schedule, count))
             self.tiles = TileBuffers(buffer, self._load)
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
         self.stats = BufferRotation(

@@ -366,6 +366,14 @@ STATISTICS_BUFFERS = 2
 _ROW_BUFFERS = (3, 2)
 
 
+def row_buffers(s: LayerSchedule, tiles: int) -> int:
+    """Return the number of buffers for rows of the input of a layer whose passes over different tiles alternate.
+
+    The first pass over a tile precedes the last one over the tile before, so that two tiles are in use.
+    """
+    return max(s.x_buffers, min(tiles, 2))
+
+
 def row_tilings(
     context: TilingContext, layer: Layer, passes: int, of_row: float, pass_cycles: float, acc_rows: int
 ) -> Tilings:

@@ -196,20 +196,25 @@ def _compute_beside_products(out: LoweredNetwork, config: MlaConfig) -> None:
     Inputs of the graph are loaded to separate buffers for both layers, so that FUSE and MATRIX do not compete for a
     memory bank. A depthwise convolution moves to the position before the convolution.
     """
-    free = {number for number, layer in enumerate(out.layers) if isinstance(layer, ConvLayer)}
-    for number, layer in enumerate(list(out.layers)):
+    free = {layer.name for layer in out.layers if isinstance(layer, ConvLayer)}
+    for layer in list(out.layers):
         if not isinstance(layer, DepthwiseLayer) or out.root(layer.x) not in out.graph.inputs:
             continue
         fused = on_fuse(layer)
         if fused is None:
             continue
+        number = out.layers.index(layer)  # products have moved before some layers
         made = {out.root(layer.y)}
         for other in range(number + 1, min(number + 1 + _MAX_BETWEEN, len(out.layers))):
             product = out.layers[other]
             needed = {out.root(name) for name in product.inputs}
             between = {out.root(each.y) for each in out.layers[number:other]}
-            if other in free and not needed & (made | between) and _fits_beside(layer, product, config):
-                free.remove(other)
+            if (
+                product.name in free
+                and not needed & (made | between)
+                and _fits_beside(layer, product, config)
+            ):
+                free.remove(product.name)
                 out.layers[number : other + 1] = [fused, product, *out.layers[number + 1 : other]]
                 break
 

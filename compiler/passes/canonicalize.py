@@ -187,15 +187,23 @@ def _transpose_before_slices(graph: Graph) -> Graph:
 def _common_perm(graph: Graph, before: Node) -> tuple[int, ...] | None:
     """Return the permutation of all transposes of the slices of a quantized float input; None if there is none."""
     name = before.outputs[0]
+    x = graph.tensors[name]
     if before.op != "quantize" or before.inputs[0] not in graph.inputs or name in graph.outputs:
         return None
-    parts = graph.consumers(name)
-    if not parts or any(part.op != "slice" or part.outputs[0] in graph.outputs for part in parts):
+    parts, rank = graph.consumers(name), len(x.shape)
+    if not parts or not _one_scale(x) or any(part.op != "slice" for part in parts):
         return None
-    turns = [turn for part in parts for turn in graph.consumers(part.outputs[0])]
-    if any(turn.op != "transpose" or not _moves_channels(turn) for turn in turns):
-        return None
-    perms = {tuple(turn.attributes["perm"]) for turn in turns}
+    perms: set[tuple[int, ...]] = set()
+    for part in parts:
+        y = graph.out(part)
+        # Malformed slices and transposes remain, and are reported by the names of the model.
+        if y.name in graph.outputs or {len(each) for each in part.attributes.values()} != {rank}:
+            return None
+        for turn in graph.consumers(y.name):
+            alike = turn.op == "transpose" and graph.out(turn).quantization == y.quantization
+            if not alike or not _moves_channels(turn) or len(turn.attributes["perm"]) != rank:
+                return None
+            perms.add(tuple(turn.attributes["perm"]))
     return perms.pop() if len(perms) == 1 else None
 
 

@@ -144,10 +144,13 @@ def _is_part(graph: Graph, node: Node) -> bool:
 
 
 def _one_for_each_dimension(graph: Graph, node: Node) -> bool:
-    """Return True unless a slice is malformed, which is reported when it is lowered."""
+    """Return True unless a slice is malformed or exceeds the channels, which is reported when it is lowered."""
     x, y = graph.ins(node)[0], graph.out(node)
-    given = [len(node.attributes[name]) for name in ("starts", "sizes", "steps")]
-    return given == [len(x.shape)] * 3 and node.attributes["sizes"][-1:] == y.shape[-1:]
+    a = node.attributes
+    given = [len(a[name]) for name in ("starts", "sizes", "steps")]
+    if given != [len(x.shape)] * 3 or a["sizes"][-1:] != y.shape[-1:]:
+        return False
+    return not x.shape or (a["starts"][-1] >= 0 and _range(node).stop <= _last(x))
 
 
 def _is_folded(graph: Graph, node: Node) -> bool:
@@ -1085,7 +1088,8 @@ class _Orders:
                 nodes.append(joined(pieces, name))
                 pieces = [name]
             operands += pieces
-        if len(operands) == 1 and y.name not in graph.outputs:
+        only = changed.get(operands[0]) or graph.tensors[operands[0]]
+        if len(operands) == 1 and y.name not in graph.outputs and _same_integers(only, y):
             renamed[y.name] = operands[0]
             return nodes
         return [*nodes, replace(joined(operands, node.name), outputs=node.outputs)]

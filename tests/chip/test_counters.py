@@ -10,6 +10,7 @@ from cosim.device import Device
 from cosim.driver import Driver
 from cosim.rtl.rtl_device import RtlDevice
 from hw.bus.register_map import ADDRESS
+from hw.config import load_target
 from hw.isa.assembler import assemble
 from hw.isa.counters import CAUSES
 from hw.isa.macro_instruction import OPERAND_WORD, RECORD_WORDS
@@ -224,3 +225,9 @@ def test_rows_are_counted_under_the_tag_of_their_command(rtl: RtlDevice) -> None
         driver.run()
     rows = {tag: driver.counters.of_tag(tag)["matrix_rows"] - before[tag] for tag in range(4)}
     assert rows == {0: 0, 1: 0, 2: 0, 3: 5 * len(fills)}
+
+
+def test_counters_are_read_after_a_reset_with_a_throttled_clock() -> None:
+    """The machine clears its counters before it answers; cycles in which its clock is stalled do not count."""
+    with RtlDevice(load_target("n16"), 1 << 12, throttle=0.5) as device:
+        assert device.read_reg(ADDRESS["COUNTER_LO"]) == 0

@@ -13,6 +13,7 @@ import pytest
 
 from compiler.api import compile
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.reference import evaluate
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
@@ -87,3 +88,26 @@ def test_interleaving_saves_cycles(made: tuple[Callable[..., Any], int, int], ce
         assert all(np.array_equal(found[name], results[0][name]) for name in found)
     assert cycles[0] < cycles[1], cycles
     assert cycles[0] < ceiling, cycles
+
+
+def test_steps_of_independent_layers_remain_in_order() -> None:
+    """FUSE copies the operand of a convolution before MATRIX reads it, also beside a layer that needs no result."""
+    draft = Draft(np.random.default_rng(0))
+    even = Quantization.per_tensor(0.01, 0)
+    point: dict[str, Any] = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "groups": 1}
+    x = draft.input((1, 8, 8, 8))
+    t = draft.node("conv2d", [x, draft.constant((3, 1, 1, 8), quantization=even)], (1, 8, 8, 3), **point)
+    y = draft.node("conv2d", [t, draft.constant((24, 1, 1, 3), quantization=even)], (1, 8, 8, 24), **point)
+    padded: dict[str, Any] = point | {"pads": (2,) * 4}
+    weights = draft.constant((8, 5, 5, 3), quantization=even)
+    z = draft.node("conv2d", [t, weights], (1, 8, 8, 8), **padded)
+    graph, inputs = draft.graph.finish([y.name, z.name]), draft.random_inputs()
+    schedule = compile(graph, "n8").schedule
+    layers = {
+        name: replace(layer, interleave=number > 0)
+        for number, (name, layer) in enumerate(schedule.layers.items())
+    }
+    network = compile(graph, "n8", schedule=replace(schedule, layers=layers))
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        found = Session(device, network).run(inputs)
+    np.testing.assert_equal(found, evaluate(graph, inputs, rounding="reference"))

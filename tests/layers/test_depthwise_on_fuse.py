@@ -10,7 +10,7 @@ from compiler.layers.pool import PoolLayer
 from compiler.reference import Kernels, evaluate
 from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
-from tests.support.graphs import Draft
+from tests.support.graphs import Draft, check
 
 POINT = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
 
@@ -65,3 +65,19 @@ def test_results_equal_the_reference(target: str, rounding: Kernels) -> None:
 def test_matrix_computes_it_beside_a_small_product() -> None:
     rng = np.random.default_rng(0)
     assert not on_fuse(branches(rng, wide=False), "n16", "reference", rng)
+
+
+def test_each_of_several_depthwise_convolutions_is_beside_a_product() -> None:
+    """Products move before depthwise convolutions that follow; every layer remains."""
+    draft = Draft(np.random.default_rng(0))
+    x, outputs = draft.input((1, 8, 8, 16)), []
+    window = {key: value for key, value in POINT.items() if key != "groups"}
+    for _ in range(2):
+        weights = draft.constant((3, 3, 16), "int8", Quantization((0.005,) * 16, (0,) * 16, 2))
+        outputs.append(draft.node("depthwise_conv2d", [x, weights], (1, 6, 6, 16), **window))
+    for _ in range(2):
+        filters = draft.constant((256, 1, 1, 16), "int8", Quantization.per_tensor(0.005, 0))
+        outputs.append(draft.node("conv2d", [x, filters], (1, 8, 8, 256), **POINT))
+    network = check(draft, outputs, "n4")
+    kinds = [type(layer).__name__ for layer in network.layers]
+    assert kinds == ["PoolLayer", "ConvLayer", "PoolLayer", "ConvLayer"]

@@ -21,7 +21,8 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.device import open_device
 from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
-from tests.support.graphs import Draft, check
+from hw.errors import InputError
+from tests.support.graphs import Draft, check, run_on
 
 TARGETS = ("n4", "n8", "n16", "n32")
 
@@ -482,3 +483,53 @@ def test_transposes_of_quantized_images_run_with_conversions_of_floats() -> None
     x = np.random.default_rng(0).normal(0, 3, (1, 3, 8, 8)).astype(np.float32)
     before, after = (evaluate(each, {"x": x}, rounding="reference")["y"] for each in (graph, moved))
     assert np.array_equal(before, after)
+
+
+def slices_of_input(part: Quantization, turned: Quantization, starts: tuple[int, ...]) -> Graph:
+    """Return convolutions of two transposed slices of a quantized float input; `starts` are those of the second."""
+    draft = Draft(np.random.default_rng(0))
+    x = draft.graph.add_input(Tensor("x", (1, 8, 4, 4), "float32"))
+    whole = Tensor("whole", x.shape, "int8", Quantization.per_tensor(0.05, 3))
+    draft.into("quantize", [x], whole)
+    outputs = []
+    for number, start in enumerate(((0, 0, 0, 0), starts)):
+        y, t = (
+            Tensor(f"{name}{number}", (1, 4, 4, 4), "int8", q)
+            for name, q in (("part", part), ("turned", turned))
+        )
+        draft.into("slice", [whole], y, starts=start, sizes=(1, 4, 4, 4), steps=(1, 1, 1, 1))
+        draft.into("transpose", [y], t, perm=(0, 2, 3, 1))
+        filters = draft.constant((8, 1, 1, 4), "int8", Quantization.per_tensor(0.01, 0))
+        point = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "groups": 1}
+        outputs.append(draft.node("conv2d", [t, filters], (1, 4, 4, 8), **point).name)
+    return draft.graph.finish(outputs)
+
+
+@pytest.mark.parametrize(("scale", "moved"), [(0.5, True), (0.03, False)])
+def test_transposes_before_slices_keep_all_conversions(scale: float, moved: bool) -> None:
+    part, turned = Quantization.per_tensor(0.5, -7), Quantization.per_tensor(scale, -7)
+    graph = slices_of_input(part, turned, (0, 4, 0, 0))
+    made = transpose_floats(graph)
+    assert (made is not graph) == moved
+    x = {"x": np.random.default_rng(0).normal(0, 3, (1, 8, 4, 4)).astype(np.float32)}
+    before, after = (evaluate(each, x, rounding="reference") for each in (graph, made))
+    np.testing.assert_equal(after, before)
+
+
+@pytest.mark.parametrize("starts", [(0,), (0, 6, 0, 0)])
+def test_invalid_slices_of_an_input_have_a_message(starts: tuple[int, ...]) -> None:
+    q = Quantization.per_tensor(0.05, 3)
+    network = compile(slices_of_input(q, q, starts), "n8")
+    with pytest.raises(InputError, match=r"\(slice\)"):
+        run_on(
+            GoldenDevice(network.config, dram_bytes(network)), network, {"x": np.zeros((1, 8, 4, 4), "f4")}
+        )
+
+
+def test_strips_of_padding_below_the_image() -> None:
+    draft = Draft(np.random.default_rng(0))
+    x = draft.input((1, 17, 26, 2), "uint8")
+    weights = draft.constant((16, 3, 5, 2), "uint8", Quantization.per_tensor(0.01, 9))
+    how: dict = {"strides": (4, 1), "pads": (3, 2, 3, 2), "dilations": (1, 1), "groups": 1}
+    y = draft.node("conv2d", [x, weights], (1, 6, 26, 16), dtype="uint8", **how)
+    check(draft, [y], "n4")

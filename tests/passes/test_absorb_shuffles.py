@@ -1,5 +1,7 @@
 """Networks without channel shuffles give the same results as with them, and take fewer cycles."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -202,3 +204,22 @@ def test_shuffles_cost_no_cycles() -> None:
     np.testing.assert_array_equal(run.outputs[name], evaluate(graph, inputs)[name])
     print(f"{run.cycles[0]:,} cycles")
     assert run.cycles[0] <= 61_500
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_concatenations_of_one_tensor_convert_to_their_quantization(swapped: bool) -> None:
+    net = Network(3)
+    x = net.shuffled(net.conv(net.input(8), 16), 2)
+    halves = [net.part(x, 0, 8), net.part(x, 8, 8)]
+    whole = replace(net.tensor(16), quantization=Quantization.per_tensor(2 * SCALE, 20))
+    y = net.draft.into("concat", halves[::-1] if swapped else halves, whole, axis=3)
+    graph = net.finish(net.conv(y, 4))
+    made, changes = absorb_shuffles(graph)
+    assert changes
+    inputs = inputs_of(graph, 0)
+    network = compile(graph, "n8")
+    for rounding in ("reference", "xnnpack", "onnxruntime"):
+        wanted, got = (evaluate(each, inputs, rounding=rounding) for each in (graph, made))
+        np.testing.assert_equal(got, wanted)
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        np.testing.assert_equal(Session(device, network).run(inputs), evaluate(graph, inputs))

@@ -16,6 +16,7 @@ from compiler.runtime.session import Session, dram_bytes
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from cosim.golden import GoldenDevice
 from hw.errors import InputError
+from tests.support.graphs import Draft
 from tests.support.trained_networks import model, random_inputs
 
 ROUNDS = 12
@@ -256,3 +257,23 @@ def test_damaged_documents_are_schedules_or_input_errors() -> None:
         except InputError:
             pass
     assert 0 < read < 3000
+
+
+@pytest.mark.parametrize("op", ["softmax", "layer_norm", "rms_norm"])
+def test_a_single_buffer_of_rows_changes_no_output(op: str) -> None:
+    draft = Draft(np.random.default_rng(0))
+    x = draft.input((40, 20))
+    if op == "softmax":
+        y = Tensor("y", x.shape, "int8", Quantization.per_tensor(1 / 256, -128))
+        draft.into(op, [x], y, axis=1, beta=1.0)
+    else:
+        scales = draft.graph.add_tensor(Tensor("scales", (20,), "float32", None, np.ones(20, np.float32)))
+        shifts = draft.graph.add_tensor(Tensor("shifts", (20,), "float32", None, np.zeros(20, np.float32)))
+        operands = [x, scales, shifts] if op == "layer_norm" else [x, scales]
+        y = draft.node(op, operands, x.shape, scale=0.03, axis=1, epsilon=1e-5)
+    graph = draft.graph.finish([y.name])
+    first, inputs = compile(graph, "n8"), draft.random_inputs()
+    ((name, layer),) = first.schedule.layers.items()
+    single = replace(first.schedule, layers={name: replace(layer, rows=7, x_buffers=1)})
+    found = outputs(compile(graph, "n8", schedule=single), inputs)
+    np.testing.assert_equal(found, outputs(first, inputs))

@@ -388,7 +388,9 @@ class ConvImage:
         layer, pitch, line = self.layer, self._pitch(load_rows[1]), self.row
         stride, before = self.strip_stride, self.strip.before
         first, count = self._rows(*load_rows)
-        above = max(first - (load_rows[0] * layer.strides[0] - layer.pads[0]), 0)
+        top = load_rows[0] * layer.strides[0] - layer.pads[0]
+        count = count if top <= first else 0  # the strips may consist of padding below the image
+        above = max(first - top, 0)
         low, high = part[0], part[0] + part[1]
         rows = min(high, above + count) - max(low, above)  # number of image rows; their offset follows
         source, offset = first + max(low - above, 0), max(low, above) * line

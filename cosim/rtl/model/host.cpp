@@ -20,20 +20,20 @@ uint32_t Host::step(uint64_t now, const HostPins& pins) {
         } else if (r_ready_ && pins.r_valid) {
             ops_[next_].data = pins.r_data;
             finish(pins.r_response);
-        } else if (now - issued_ > PATIENCE) {
+        } else if (++waited_ > PATIENCE) {
             for (uint32_t i = next_; i < count_; ++i) ops_[i].response = NO_ANSWER;
             finish(NO_ANSWER);
             next_ = count_;
         }
     }
-    if (!active_ && due(now)) issue(now);
+    if (!active_ && due(now)) issue();
     return aw_valid_ | w_valid_ << 1 | b_ready_ << 2 | ar_valid_ << 3 | r_ready_ << 4 | active_ << 5;
 }
 
-void Host::issue(uint64_t now) {
+void Host::issue() {
     const HostOp& op = ops_[next_];
     active_ = true;
-    issued_ = now;
+    waited_ = 0;
     addr_ = op.addr;
     data_ = op.data;
     aw_valid_ = w_valid_ = b_ready_ = op.write;

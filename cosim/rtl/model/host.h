@@ -32,14 +32,14 @@ public:
     uint32_t write_data() const { return data_; }
 
 private:
-    static constexpr uint64_t PATIENCE = 10000;  // number of cycles after which an access counts as unanswered
+    static constexpr uint64_t PATIENCE = 10000;  // clock edges of the chip after which an access is unanswered
 
-    void issue(uint64_t now);
+    void issue();
     void finish(uint32_t response);
 
     HostOp* ops_ = nullptr;
     uint32_t count_ = 0, next_ = 0;
-    uint64_t start_ = 0, issued_ = 0;
+    uint64_t start_ = 0, waited_ = 0;
     bool active_ = false;
     bool aw_valid_ = false, w_valid_ = false, ar_valid_ = false, b_ready_ = false, r_ready_ = false;
     uint32_t addr_ = 0, data_ = 0;
