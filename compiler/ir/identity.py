@@ -12,8 +12,6 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from hw.config import MlaConfig
 from hw.isa.enums import BSource, Compare, Dtype, Op, Post, Reduce, Requant, Rounding, Space, Unit
 
@@ -114,6 +112,12 @@ def identities() -> dict[type, Identity]:
     return dict(_IDENTITIES)
 
 
+def _differs(value: Any, default: Any) -> bool:
+    """Return True if a value is not the default; an array differs from None, and elementwise from another array."""
+    different = value != default
+    return different if isinstance(different, bool) else bool(different.any())
+
+
 def items(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the stable names and the values of the fields of a dataclass, in order, without omitted fields.
 
@@ -125,7 +129,7 @@ def items(value: Any) -> Iterator[tuple[str, Any]]:
     _, parts, omitted = identity_of(type(value))
     for field, name in parts.items():
         found = getattr(value, field)
-        if name not in omitted or (found is not omitted[name] and np.any(found != omitted[name])):
+        if name not in omitted or _differs(found, omitted[name]):
             yield name, found
 
 

@@ -244,7 +244,7 @@ def test_disjoint_options_are_combined() -> None:
 
 
 def test_compiler_uses_the_fixed_point_if_gains_exceed_their_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = CalibrationNetwork((14, 14, 3), (CalibrationOp("add"), CalibrationOp("conv", 16, 3))).graph(7)
+    graph = CalibrationNetwork((14, 14, 16), (CalibrationOp("add"), CalibrationOp("conv", 32, 3))).graph(7)
     options: dict[str, Any] = {"target": N16.config, "rounding": "reference", "database": False}
     static = compiler.compile(graph, **options)
     monkeypatch.setattr("compiler.tuning.fusion.engine.CONFIDENCE", 0.0)

@@ -94,7 +94,7 @@ def _described(layer: Layer) -> str:
     more = {
         item.name: getattr(layer, item.name) for item in fields(layer) if item.name not in _SEPARATE_FIELDS
     }
-    if "weights" in more:
+    if more.get("weights") is not None:
         more["weights"] = "x".join(map(str, more["weights"].shape))
     attributes = [f"{name}={_plain(value)}" for name, value in more.items() if _small(value)]
     into = " and ".join(f"{_quoted(name)} {_image(layer.shapes.get(name))}" for name in layer.inputs)

@@ -42,7 +42,7 @@ def test_complete_prompt(task: GeneratorTask) -> None:
         "16 bytes per cycle",
         "```asm\n.name",
         "Goal: latency",
-        f'"{second}": 3',
+        f'"{second}": {task.measured.layers[1].cycles:,} cycles',
     ):
         assert words in user, words
     assert "Counters" not in system and "Earlier measurements" not in user

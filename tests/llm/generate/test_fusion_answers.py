@@ -131,7 +131,7 @@ def test_options_of_the_fusion_engine_are_answers(task: GeneratorTask) -> None:
             assert allowed is not None
             assert all(token in allowed.after(tokens[:at]) for at, token in enumerate(tokens))
             kinds.add(option.opportunity.kind)
-    assert kinds == set(FusionKind)
+    assert kinds == set(FusionKind) - {FusionKind.ROW_BLOCKS}  # it has no words
 
 
 def test_sampled_fusions_run_exactly(measurer: Measurer, task: GeneratorTask) -> None:

@@ -21,7 +21,7 @@ from tests.llm.lm_fixtures import random_model
 
 #: Networks with one program, by name: the program is too long without loops (True), or not (False).
 CASES = {
-    "tanh": ("n4", CalibrationNetwork((16, 16, 16), (CalibrationOp("tanh"),)), True),
+    "tanh": ("n4", CalibrationNetwork((14, 14, 16), (CalibrationOp("tanh"),)), True),
     "mul": ("n16", CalibrationNetwork((10, 9, 64), (CalibrationOp("mul"),)), True),
     "max_pool": ("n4", CalibrationNetwork((8, 8, 32), (CalibrationOp("max_pool", 0, 2, 2),)), False),
 }

@@ -109,7 +109,7 @@ def test_first_guard_that_holds_selects_the_program(rng: np.random.Generator, de
 
 @pytest.mark.parametrize("selector", [OPERAND_BASE, STATISTIC_BASE + Statistic.FUSE_MAX])
 def test_cycles_of_guards(selector: int) -> None:
-    """A program starts 5 cycles after the previous one, plus 4 for each guard that fails and 2 for one that holds."""
+    """A program starts 4 cycles after the previous one, plus 4 for each guard that fails and 3 for one that holds."""
     with RtlDevice(CONFIG, 1 << 18) as device:
         driver = Driver(device)
         driver.load(
@@ -118,13 +118,13 @@ def test_cycles_of_guards(selector: int) -> None:
         segment = driver.load(assemble("halt"))
         fails, holds = (Candidate(segment, compare, selector, 77) for compare in (Compare.EQ, Compare.NE))
         for failed in range(CONFIG.candidates):
-            for last, more in ((Candidate(segment), 0), (holds, 2)):
+            for last, more in ((Candidate(segment), 0), (holds, 3)):
                 driver.programs.bind(1, [*[fails] * failed, last])
                 before, number = driver.enqueue(0, [1]), driver.enqueue(1, [1])
                 driver.run()
                 ended, began = driver.completion(before), driver.completion(number)
                 assert ended is not None and began is not None
-                assert began.started - ended.retired == 5 + 4 * failed + more
+                assert began.started - ended.retired == 4 + 4 * failed + more
 
 
 HALT = assemble("halt", "main")
