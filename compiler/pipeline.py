@@ -54,7 +54,7 @@ from compiler.passes import reduce_graph, simplify
 from compiler.passes.approximations import APPROXIMATIONS
 from compiler.passes.batch import with_batch
 from compiler.passes.canonicalize import canonicalize_logic
-from compiler.passes.channels import absorb_shuffles
+from compiler.passes.channel_orders import absorb_shuffles
 from compiler.passes.control_flow import known_trips
 from compiler.passes.kernel_sizes import KERNEL_PASSES, Rewritten
 from compiler.passes.loop_unrolling import WORDS_PER_LAYER, LoopUnroller, StepCost

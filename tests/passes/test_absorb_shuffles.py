@@ -8,7 +8,7 @@ import pytest
 from compiler.api import compile
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.passes.channels import absorb_shuffles
+from compiler.passes.channel_orders import absorb_shuffles
 from compiler.reference import Kernels, evaluate
 from compiler.runtime.device import open_device
 from compiler.runtime.run_report import run_samples

@@ -1,17 +1,16 @@
 """ONNX operators that compute like onnxruntime, where ONNX's numpy reference differs or is slow."""
 
-from compiler.reference.onnx_ops import products, recurrent, regions, resize, row_ops, scatter_gather, windows
+from compiler.reference.onnx_ops import axis_ops, products, recurrent, regions, resize, windows
 from compiler.reference.onnx_ops.registry import Array, OnnxNodeSpec, own
 
 __all__ = [
     "Array",
     "OnnxNodeSpec",
+    "axis_ops",
     "own",
     "products",
     "recurrent",
     "regions",
     "resize",
-    "row_ops",
-    "scatter_gather",
     "windows",
 ]
