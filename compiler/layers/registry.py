@@ -7,7 +7,7 @@ that dict below.
 
 from compiler.layers import (
     conv_transpose,
-    depthwise,
+    depthwise_codegen,
     elementwise,
     elementwise_ops,
     matmul,
@@ -28,7 +28,7 @@ from compiler.layers.layer_kind import LayerKind, Lowering
 #: depend on this. Append new kinds at the end.
 LAYER_KINDS: tuple[LayerKind, ...] = (
     conv.KIND,
-    depthwise.KIND,
+    depthwise_codegen.KIND,
     matmul.KIND,
     pool.KIND,
     elementwise.KIND,

@@ -2,10 +2,9 @@
 
 from compiler.frontends.tflite import (
     control,
-    convolution,
     elementwise,
     fallback,
-    pooling,
+    layers,
     recurrent,
     reshape,
     state,
@@ -15,6 +14,6 @@ from compiler.frontends.tflite.reader import read_tflite
 from compiler.frontends.tflite.registry import CONVERTERS
 
 #: Modules whose import registers all conversions.
-FAMILIES = (control, convolution, elementwise, fallback, pooling, recurrent, reshape, state)
+FAMILIES = (control, elementwise, fallback, layers, recurrent, reshape, state)
 
 __all__ = ["CONVERTERS", "FAMILIES", "KNOWN", "read_tflite"]

@@ -1,0 +1,504 @@
+"""Code generation of depthwise convolutions: epilogues of averages and of pairs of outputs, and tile steps."""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.commands.commands import (
+    BufferMemory,
+    BufferRef,
+    CircularBuffer,
+    Command,
+    TileStep,
+)
+from compiler.commands.tile_buffers import (
+    BufferRotation,
+    CodegenContext,
+    ColumnStrip,
+    TileBuffers,
+    column_strips,
+    image_lines,
+    image_rows,
+    pieces,
+    rectangles,
+    window_runs,
+)
+from compiler.layers.depthwise import (
+    ColumnPhases,
+    DepthwiseLayer,
+    StreamPass,
+    column_phases,
+    consecutive_phases,
+    depthwise_tile_model,
+    depthwise_tilings,
+    has_equal_weights,
+    lower_depthwise,
+    pack_depthwise,
+    stream_of,
+)
+from compiler.layers.epilogue import Epilogue, parameters
+from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
+from compiler.util.scaling import bytes_word
+from compiler.util.tiles import ceil_div
+from hw.isa.commands import FUSE_SRC, FUSE_STAGE, LOAD_WORD, MATRIX_WORD
+from hw.isa.enums import Dtype, Requant, Unit
+
+
+class _AverageEpilogue(Epilogue):
+    """Drain of sums that are divided by the number of elements that their windows have inside the image.
+
+    Parameters
+    ----------
+    runs : (runs of rows, runs of columns)
+        Results of `window_runs` for both dimensions of the image.
+    counts : dict
+        Multiplier and exponent for each number of elements.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        runs: tuple[list[tuple[int, int, int]], ...],
+        counts: dict[int, tuple[int, int]],
+        **options: Any,
+    ):
+        super().__init__(*args, **options)
+        self.runs, self.counts = runs, counts
+
+    def _parts(
+        self, fields: dict[str, int | BufferRef], start: int, rows: int
+    ) -> Iterator[dict[str, int | BufferRef]]:
+        """Yield the fields of one command for each rectangle of windows with equally many elements."""
+        acc, target, pixel, row = (fields[name] for name in ("a_base", "d_base", "d_x", "d_y"))
+        assert isinstance(acc, BufferRef) and isinstance(target, BufferRef)
+        assert isinstance(pixel, int) and isinstance(row, int)
+        width = self.y.w
+        tile = (start, rows), (self.column, width)
+        for top, height, left, columns, count in rectangles(self.runs, *tile):
+            mult, exponent = self.counts[count]
+            yield {
+                **fields,
+                "src": FUSE_SRC.pack(requant=Requant.IMM, rounding=self.drain.rounding),
+                "mult": mult,
+                "shifts": bytes_word(exponent),
+                "a_base": acc.plus(top * width + left),
+                "a_u": width,
+                "u_y": 1,
+                "a_v": 1,
+                "v_x": 1,
+                "x_count": columns,
+                "y_count": height,
+                "d_base": target.plus(top * row + left * pixel),
+            }
+
+
+class _PairEpilogue(Epilogue):
+    """Drain of two results per input channel, which are adjacent in memory; the channels of a block are 2 * N.
+
+    The bytes of one result of each pair are written to the scratchpad. The other results are then added as the other
+    bytes of int16 elements (256 times the high byte, which is signed, and the low byte, which is not). Half of the
+    tile's pixels are paired while the bytes of the other half are written.
+    """
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        rows, columns = args[4:6]
+        n = self.context.config.n
+        self.bytes_first = BufferRotation(
+            BufferMemory.SP, f"{args[1]}.first", rows * self.y.w * columns * n + n, 1
+        )
+
+    def _parts(
+        self, fields: dict[str, int | BufferRef], start: int, rows: int
+    ) -> Iterator[dict[str, int | BufferRef]]:
+        """Yield the fields of the commands that write one byte of each pair, and of those that write the pairs."""
+        n, pixels, target = self.context.config.n, rows * self.y.w, self.bytes_first.next()
+        blocks, lanes, word = (fields[name] for name in ("n_count", "lanes_tail", "stage"))
+        assert isinstance(blocks, int) and isinstance(lanes, int)
+        unsigned = self.drain.dtype == Dtype.U8
+        common = fields | {"lanes": n, "lanes_tail": (lanes // 2 - 1) % n + 1}
+        numbers: list[dict[str, int | BufferRef]] = [common]
+        numbers.append(common | {"a_base": _plus(fields["a_base"], blocks * pixels)})
+        for name in ("p", "b"):  # the parameters of the second results follow those of the first ones
+            if f"{name}_base" in fields:
+                step = fields[f"{name}_n"]
+                assert isinstance(step, int)
+                numbers[1][f"{name}_base"] = _plus(fields[f"{name}_base"], blocks * step)
+        bytes_, pairs = reversed(numbers) if unsigned else numbers
+        bytes_ |= {"d_x": n, "d_y": self.y.w * n}
+        more = {"d_dtype": Dtype.I16, "residual": 1, "r_raw": 1, "r_ls": 0}
+        more["r_dtype"] = Dtype.I8 if unsigned else Dtype.U8
+        pairs |= {
+            "stage": _with_parts(word, **more),
+            "r_x": n,
+            "r_y": self.y.w * n,
+            "x_mult": 1 if unsigned else 256,
+            "r_mult": 256 if unsigned else 1,
+            "o_mult": 1,
+            "r_shifts": bytes_word(0, 0, 31),
+        }
+        dim = "y" if "y_count" in fields else "x"
+        total = fields[f"{dim}_count"]
+        assert isinstance(total, int)
+        for each, stream in ((bytes_, "d"), (pairs, "r")):
+            for first, count in pieces(total, ceil_div(total, 2)):
+                before, size = (number * (self.y.w if dim == "y" else 1) for number in (first, count))
+                part = each | {f"{dim}_count": count, "a_base": _plus(each["a_base"], before)}
+                if each is pairs:
+                    step = each[f"d_{dim}"]
+                    assert isinstance(step, int)
+                    part["d_base"] = _plus(each["d_base"], first * step)
+                # The bytes of each half are contiguous, so that halves do not wait for one another.
+                part |= {f"{stream}_base": target.plus(before * blocks * n), f"{stream}_n": size * n}
+                yield part
+
+
+def _plus(address: int | BufferRef, offset: int) -> BufferRef:
+    assert isinstance(address, BufferRef)
+    return address.plus(offset)
+
+
+def _with_parts(word: int | BufferRef, **parts: int) -> int | BufferRef:
+    """Return the second half of a fuse word with other values of some parts."""
+    if isinstance(word, BufferRef):
+        base = _with_parts(word.base, **parts)
+        assert isinstance(base, int)
+        return replace(word, base=base)
+    return FUSE_STAGE.pack(**(FUSE_STAGE.unpack(word) | parts))
+
+
+class DepthwiseSteps:
+    """Code generator of a depthwise convolution.
+
+    Parameters
+    ----------
+    context : CodegenContext
+        Machine, schedule and tensor layouts for which code is generated.
+    layer : DepthwiseLayer
+        Layer to generate code for.
+    """
+
+    def __init__(self, context: CodegenContext, layer: DepthwiseLayer):
+        self.context, self.layer, self.config = context, layer, context.config
+        self.images = [context.layouts[name].parts(layer.batch) for name in (layer.x, layer.y)]
+        self.x, self.y = (images[0] for images in self.images)
+        n, schedule = self.config.n, context.schedule
+        self.kernel_h, self.taps, _ = layer.weights.shape
+        self.channels, self.blocks = layer.channels, ceil_div(layer.channels, n)
+        self.columns = min(schedule.columns, self.blocks)
+        self.rows_per_load = min(schedule.rows_per_load, self.y.h)
+        self.rows = min(schedule.rows, self.rows_per_load)
+        self.strips = column_strips(
+            self.y.w,
+            min(schedule.width, schedule.strip_width) if layer.dilations[1] == 1 else self.y.w,
+            layer.strides[1],
+            layer.pads[1],
+            (self.taps - 1) * layer.dilations[1] + 1,
+            self.x.w,
+        )
+        if schedule.strip_width >= self.y.w:  # all tiles across the image use the same rows
+            self.strips = [
+                replace(strip, start=0, size=self.x.w, before=strip.before + strip.start)
+                for strip in self.strips
+            ]
+        #: Number of rows of each load that have been loaded so far.
+        self.rows_loaded: dict[Hashable, int] = {}
+        #: Shape of the last pass.
+        self.shape = 0, 0
+        self.step: int | None = None
+        self._select(0, max(self.strips, key=lambda strip: strip.count))
+        self.step = self.stream.passes[0].step
+        #: Kernel rows in the order of their weights: those of each pass are contiguous.
+        self.kernel_rows = [
+            row for first in range(self.step) for row in range(first, self.kernel_h, self.step)
+        ]
+        self._allocate_buffers()
+
+    def _select(self, number: int, strip: ColumnStrip) -> None:
+        """Select the image of the batch, and its columns, for which code is generated next."""
+        self.number, self.strip = number, strip
+        x, y = (images[number] for images in self.images)
+        self.stream = stream_of(self.config, self.layer, x.w, y.w, strip.count, self.step)
+        self.runs = column_phases(self.layer.dilations[1], strip)
+        self.x = x.columns(strip.start, strip.size)
+        self.x_pixel, self.x_row = self.x.pixel, self.x.row
+        if not self.x.on_chip:
+            self.x_pixel = min(self.columns * self.config.n, self.channels)
+            self.x_row = self.x.w * self.x_pixel
+
+    def _allocate_buffers(self) -> None:
+        layer, schedule, n = self.layer, self.context.schedule, self.config.n
+        tiles = ceil_div(self.blocks, self.columns)
+        self.w_block = self.kernel_h * self.taps * n
+        weights, drain, made = layer.weights, layer.drain, self.columns * layer.multiplier
+        if layer.multiplier > 1:
+            order = self._channel_order()
+            weights, drain = weights[:, :, order], drain.part(order)
+        self.w_dram = (
+            None
+            if has_equal_weights(layer)
+            else self.context.constant(
+                f"{layer.name}.weights", pack_depthwise(self.config, weights, self.kernel_rows)
+            )
+        )
+        w_buffer = CircularBuffer(
+            BufferMemory.SP, f"{layer.name}.w", made * self.w_block, min(schedule.w_buffers, tiles)
+        )
+        self.w = TileBuffers(w_buffer, self._load_w)
+        self.p = None if layer.counts else parameters(self.context, layer.name, drain, made)
+        width = max(strip.count for strip in self.strips)
+        self.acc = BufferRotation(
+            BufferMemory.ACC, f"{layer.name}.acc", self.rows * width * made, schedule.acc_buffers
+        )
+        tile = self.context, layer.name, layer.drain, self.images[1], self.rows, self.columns
+        if layer.counts:
+            sizes = (self.x.h, self.y.h), (self.images[0][0].w, self.y.w)
+            runs = tuple(
+                window_runs(size, layer.weights.shape[i], layer.strides[i], layer.pads[i], outputs)
+                for i, (size, outputs) in enumerate(sizes)
+            )
+            self.drain: Epilogue = _AverageEpilogue(*tile, width=width, runs=runs, counts=layer.counts)
+        elif layer.multiplier > 1:
+            self.drain = _PairEpilogue(*tile, width=width, block_channels=2 * n)
+        else:
+            self.drain = Epilogue(*tile, width=width)
+        if not self.x.on_chip:
+            most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows_per_load))
+            size = most * max(strip.size for strip in self.strips) * self.x_pixel + n
+            self.x_tiles = TileBuffers(
+                CircularBuffer(BufferMemory.SP, f"{layer.name}.x", size, schedule.x_buffers), self._begin
+            )
+
+    def _channel_order(self) -> NDArray[np.int64]:
+        """Return the output channels in the order in which they are computed.
+
+        The first outputs of all input channels of a tile are followed by their second outputs. The lanes that complete
+        a block of input channels repeat its last one.
+        """
+        n, most = self.config.n, self.channels - 1
+        return np.concatenate(
+            [
+                np.minimum(np.arange(block * n, (block + blocks) * n), most) * self.layer.multiplier + number
+                for block, blocks in pieces(self.blocks, self.columns)
+                for number in range(self.layer.multiplier)
+            ]
+        )
+
+    def _image(self, start: int, rows: int) -> tuple[int, int]:
+        layer = self.layer
+        return image_rows(start, rows, layer.strides[0], layer.pads[0], self.kernel_h, self.x.h)
+
+    def _begin(self, key: Hashable, _: BufferRef) -> list[Command]:
+        self.rows_loaded[key] = 0
+        return []
+
+    def _load_x(self, load: tuple[int, int, int], part: tuple[int, int], step: TileStep) -> BufferRef:
+        """Return the address of the rows of a load; add a load of the rows that `part` is the first to need to `step`.
+
+        `load` is the first output row, the number of output rows and the first channel block.
+        """
+        start, rows, block = load
+        key = (self.number, self.strip.start, self.strip.size, *load)
+        address, there = self.x_tiles.get(key, step), self.rows_loaded[key]
+        (first, total), (low, count) = self._image(start, rows), self._image(*part)
+        width = min(self.x_pixel, self.channels - block * self.config.n)
+        excess = -width % self.config.n  # the last reads extend into the following rows
+        needed = min(low + count - first + ceil_div(excess, self.x_row), total)
+        if there < needed:
+            self.rows_loaded[key] = needed
+            lines = image_lines(self.x, needed - there, width, "dst", self.x_pixel, self.x_row)
+            source = self.x.address(first + there, 0, block * self.config.n)
+            target = address.plus(there * self.x_row)
+            step.loads.append(self.context.command(Unit.LOAD, dram=source, dst=target, **lines))
+        return address
+
+    def _load_w(self, key: Hashable, address: BufferRef) -> list[Command]:
+        assert isinstance(key, int)
+        count, key = (each * self.layer.multiplier for each in (min(self.columns, self.blocks - key), key))
+        if self.w_dram is None:
+            word = LOAD_WORD.pack(fill=1, fill_value=int(self.layer.weights.view(np.uint8).flat[0]))
+            return [self.context.command(Unit.LOAD, word=word, dst=address, len=count * self.w_block)]
+        source = BufferRef(self.w_dram, 0, key * self.w_block)
+        return [self.context.command(Unit.LOAD, dram=source, dst=address, len=count * self.w_block)]
+
+    def steps(self) -> list[TileStep]:
+        """Generate the steps of all tiles; the loops are channel blocks, images, loads of rows, strips and tiles."""
+        return [
+            step
+            for block, blocks in pieces(self.blocks, self.columns)
+            for number in range(self.layer.batch)
+            for start, rows in pieces(self.y.h, self.rows_per_load)
+            for strip in self.strips
+            for step in self._strip(number, start, rows, strip, block, blocks)
+        ]
+
+    def _strip(
+        self, number: int, start: int, rows: int, strip: ColumnStrip, block: int, blocks: int
+    ) -> list[TileStep]:
+        self._select(number, strip)
+        self.drain.select(number, strip.first, strip.count)
+        out = []
+        # The streams of several outputs per channel would follow one another.
+        keep = blocks * self.layer.multiplier == 1 and self.stream.continues
+        self.row = self.history = 0
+        for offset, count in pieces(rows, self.rows):
+            step = TileStep(block=block)
+            if self.x.on_chip:
+                base, first, image = self.x.address(0, 0, block * self.config.n), 0, self.x.h
+            else:
+                base = self._load_x((start, rows, block), (start + offset, count), step)
+                first, image = self._image(start, rows)
+            acc, weights = self.acc.next(), self.w.get(block, step)
+            more = keep and offset + count < rows
+            for order, taps in enumerate(self._passes(start + offset, count)):
+                low, many = start + offset, count
+                if order:
+                    low, many = taps.outputs(self.layer, self.x.h, low, many)
+                if many <= 0:
+                    continue
+                continued = keep and offset > 0 and self.history >= taps.rows - self.layer.strides[0]
+                commands = product(range(self.layer.multiplier), self._commands(blocks))
+                for number, (at, together, run) in commands:
+                    stream = self._stream(low, many, taps, run, (order > 0, continued, more))
+                    stream["u0"] -= first
+                    stream["u_lim"] = max(min(stream["u_lim"] - first, image), 1)
+                    fields = self._fields(count, block + at, together, run, taps)
+                    made = number * blocks + at
+                    step.matrix.append(
+                        self.context.command(
+                            Unit.MATRIX,
+                            **stream,
+                            **fields,
+                            a_base=base.plus(at * self.x.block(self.config.n) + run.x_first * self.x_pixel),
+                            acc_base=acc.plus(
+                                (made * count + low - start - offset) * self.strip.count + run.y_first
+                            ),
+                            w_base=weights.plus(made * self.w_block + self._weight(taps)),
+                        )
+                    )
+            how = self.p.fields(block * self.layer.multiplier, step) if self.p else {}
+            self.drain.add(step, acc, how, start + offset, count, block, blocks)
+            out.append(step)
+        return out
+
+    def _commands(self, blocks: int) -> list[tuple[int, int, ColumnPhases]]:
+        """Return the first channel block, the number of blocks and the columns of each command of a pass."""
+        if self.layer.dilations[1] == 1:
+            return [(0, blocks, run) for run in self.runs]
+        return [(at, 1, run) for at in range(blocks) for run in self.runs]
+
+    def _passes(self, start: int, rows: int) -> list[StreamPass]:
+        """Return the passes of a tile: first one that computes all outputs, if possible with the last one's shape."""
+        passes = self.stream.passes
+        complete = [p for p in passes if p.outputs(self.layer, self.x.h, start, rows) == (start, rows)]
+        first = next((p for p in complete if p.shape == self.shape), passes[0])
+        others = [p for p in passes if p != first]
+        out = [first, *sorted(others, key=lambda p: p.shape != first.shape)]
+        self.shape = out[-1].shape
+        return out
+
+    def _stream(
+        self, start: int, rows: int, taps: StreamPass, run: ColumnPhases, how: tuple[bool, bool, bool]
+    ) -> dict[str, int]:
+        """Return the stream fields of a pass over `taps`; if the next tile continues it, it streams whole rows.
+
+        Rows are counted from the top of the image. `how` is whether the sums are added to those of other passes,
+        whether the stream continues that of the tile above, and whether the next tile continues it.
+        """
+        accumulate, continued, more = how
+        g, pitch = taps.rows, self.stream.pitch
+        stride = self.layer.strides[0] // taps.step  # stream rows per output row
+        if continued:
+            before, row, streamed = stride - 1, self.row, rows * stride
+        else:
+            row = start * self.layer.strides[0] - self.layer.pads[0] + taps.row
+            # Rows above the image are zeros that precede the stream.
+            missing = min(max(ceil_div(-row, taps.step), 0), g - 1)
+            row, before = row + missing * taps.step, g - 1 - missing
+            streamed = (rows - 1) * stride + before + 1
+        lead = before * pitch + taps.columns - 1
+        length = streamed * pitch
+        if not more:
+            length = (rows - 1) * stride * pitch + lead + (run.y_count - 1) * self.layer.strides[1] + 1
+        self.row = row + streamed
+        #: Rows of the stream so far, which the next tile finds in the line buffers if it continues the stream.
+        self.history = streamed + (self.history if continued else 0)
+        word = MATRIX_WORD.pack(
+            dw=1,
+            taps=taps.columns,
+            groups=g,
+            keep=int(continued),
+            accumulate=int(accumulate),
+            a_unsigned=int(self.layer.shapes[self.layer.x].dtype == Dtype.U8),
+            w_unsigned=int(self.layer.weights.dtype == np.uint8),
+        )
+        return {
+            "word": word,
+            "u0": row,
+            "u_y": taps.step,
+            # Padding at the end of the last row may be that of the following row, which is not awaited.
+            "u_lim": row + (streamed - 1) * taps.step + 1,
+            "dw_lead": lead,
+            "dw_len": length,
+            "dw_sy": stride,
+        }
+
+    def _weight(self, taps: StreamPass) -> int:
+        """Return the offset of a pass's weights within those of a channel block."""
+        return (self.kernel_rows.index(taps.row) * self.taps + taps.column) * self.config.n
+
+    def _fields(
+        self, rows: int, block: int, blocks: int, run: ColumnPhases, taps: StreamPass
+    ) -> dict[str, int]:
+        layer, n, across = self.layer, self.config.n, self.layer.dilations[1]
+        last = block + blocks == self.blocks
+        tail = (self.channels - 1) % n + 1 if last else 0
+        # Either channel blocks or column phases are the blocks of the command.
+        walk = {"oc_count": blocks, "a_oc": self.x.block(n), "w_oc": self.w_block, "n_tail": tail}
+        walk["acc_oc"] = rows * self.strip.count
+        if across > 1:
+            walk = {"oc_count": run.count, "a_oc": self.x_pixel, "acc_oc": 1, "n_cols": tail}
+        return {
+            **walk,
+            "a_zp": layer.x_zp,
+            "w_zp": layer.w_zp,
+            "x_count": self.stream.pitch,
+            "a_u": self.x_row,
+            "a_v": across * self.x_pixel,
+            "v_x": 1,
+            "v_lim": run.x_count,
+            "v0": run.before + taps.column,
+            "w_row": n,
+            "acc_x": across,
+            "acc_y": self.strip.count,
+            "dw_out_w": run.y_count,
+            "dw_sx": layer.strides[1],
+        }
+
+
+def depthwise_steps(context: CodegenContext, layer: DepthwiseLayer) -> list[TileStep]:
+    """Generate the steps of a depthwise convolution, phase by phase."""
+    parts = [
+        (replace(context, layouts=phase.layouts(context.layouts)), phase.layer)
+        for phase in consecutive_phases(context.config, layer)
+    ]
+    return [step for part in parts or [(context, layer)] for step in DepthwiseSteps(*part).steps()]
+
+
+KIND = LayerKind(
+    name="depthwise",
+    layer=DepthwiseLayer,
+    lowerings={
+        "depthwise_conv2d": Lowering(
+            lower_depthwise, CONVOLUTION, strided_input=True, strided_output=True, epilogue=True
+        ),
+    },
+    tilings=depthwise_tilings,
+    tile_model=depthwise_tile_model,
+    steps=depthwise_steps,
+    rank_by_tile_model=True,
+)
