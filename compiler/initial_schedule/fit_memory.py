@@ -80,7 +80,7 @@ def fit(
                     raise
                 layers |= halved
             elif not ahead:
-                layers[kept[0]] = replace(layers[kept[0]], on_chip=False)
+                layers[kept[0]] = replace(layers[kept[0]], on_chip=False, stream_row_blocks=0)
             for layer in ahead:
                 layers[layer] = replace(layers[layer], prefetch=layers[layer].prefetch // _PREFETCH_DIVISOR)
             schedule = replace(schedule, layers=layers)

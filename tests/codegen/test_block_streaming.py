@@ -175,9 +175,12 @@ def streams(network: CompiledNetwork) -> list[int]:
     return [network.schedule.layers[layer.name].stream_row_blocks for layer in network.layers]
 
 
-def rescheduled(network: CompiledNetwork, **changes: Any) -> CompiledNetwork:
-    """Return a network with changes of the schedules of all layers."""
-    layers = {name: replace(each, **changes) for name, each in network.schedule.layers.items()}
+def rescheduled(network: CompiledNetwork, stream_row_blocks: int = 2, **changes: Any) -> CompiledNetwork:
+    """Return a network with changes of the schedules of all layers, and of the blocks of those that stream them."""
+    layers = {
+        name: replace(each, stream_row_blocks=stream_row_blocks if each.stream_row_blocks else 0, **changes)
+        for name, each in network.schedule.layers.items()
+    }
     assert network.graph is not None
     return compile(network.graph, network.config, schedule=replace(network.schedule, layers=layers))
 
@@ -203,7 +206,7 @@ def test_attention_is_streamed_in_blocks_of_rows(
 ) -> None:
     """Outputs equal those without streams, and no scores are in DRAM."""
     networks, inputs = attention_networks(target, shape, **form)
-    plain = rescheduled(networks[0], on_chip=False, interleave=False)
+    plain = rescheduled(networks[0], on_chip=False, interleave=False, stream_row_blocks=0)
     (wanted,) = outputs(plain, inputs).values()
     for network in networks:
         assert [count > 0 for count in streams(network)] == [True, True, False]
@@ -244,6 +247,12 @@ def test_layers_of_attention_may_have_tiles_of_different_rows() -> None:
     schedule = replace(network.schedule, layers=layers)
     (found,) = outputs(compile(network.graph, "n8", schedule=schedule), inputs).values()
     assert np.array_equal(found, wanted)
+
+
+def test_results_in_dram_are_not_streamed() -> None:
+    (network, *_), _ = attention_networks("n8", (2, 33, 40, 16))
+    with pytest.raises(InputError, match="cannot stream blocks of rows: its result is not on chip"):
+        rescheduled(network, on_chip=False)
 
 
 def test_scores_with_other_readers_are_not_streamed() -> None:

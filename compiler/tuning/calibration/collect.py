@@ -431,7 +431,7 @@ def change_fusion(rng: random.Random, layers: dict[str, LayerSchedule]) -> dict[
             second[0]: replace(second[1], same_program_as_previous=not second[1].same_program_as_previous)
         }
     if field == "on_chip":
-        return {first[0]: replace(first[1], on_chip=not first[1].on_chip)}
+        return {first[0]: replace(first[1], on_chip=not first[1].on_chip, stream_row_blocks=0)}
     interleave = not second[1].interleave
     return {name: replace(schedule, interleave=interleave) for name, schedule in (first, second)}
 

@@ -411,7 +411,8 @@ class FusionEngine:
         """Yield the other place of the intermediate tensor, and tilings of both layers for either place."""
         names, other = opportunity.layers, not opportunity.applied
         places = {True: "stays on chip", False: "through DRAM"}
-        moved = _changed(schedule, names[:1], on_chip=other)
+        blocks = schedule.layers[names[0]].stream_row_blocks if other else 0
+        moved = _changed(schedule, names[:1], on_chip=other, stream_row_blocks=blocks)
         yield places[other], moved
         spaces = self._spaces(stage)
         root = stage.root(spaces[names[0]].layer.y)
@@ -612,7 +613,7 @@ class _Walk:
         )
         if not why and not tilings:
             why = "no tiling fits the scratchpad and the accumulator"
-        applied = bool(mine.stream_row_blocks) and mine.on_chip
+        applied = bool(mine.stream_row_blocks)
         names = (first.name, softmax.name, *(after if not why else ()))
         return FusionOpportunity(FusionKind.ROW_BLOCKS, names, applied, why, size, self.number)
 
