@@ -1,6 +1,6 @@
 """Graph of tensors and topologically ordered nodes, and construction of a graph from nodes of another graph."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -307,6 +307,13 @@ class Graph:
             for title, body in zip(OPS[node.op].bodies, node.bodies, strict=True):
                 lines += [f"        {line}" for line in body._lines(title)]
         return [*lines, f"    return {', '.join('%' + name for name in self.outputs)}", "}"]
+
+
+def unused_name(name: str, *used: Container[str]) -> str:
+    """Return `name`, with apostrophes appended until none of the collections contains it."""
+    while any(name in names for names in used):
+        name += "'"
+    return name
 
 
 def rebuild(

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import _TIMES, Graph, Node, rebuild
+from compiler.ir.graph import _TIMES, Graph, Node, rebuild, unused_name
 from compiler.ir.ops import BINARY_OPS, COMPARISONS, LOGIC_OPS, OPS, ORDERING, Attributes
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.elementwise import broadcast_of
@@ -107,10 +107,10 @@ def _transposed(graph: Graph, node: Node, x: Tensor, made: dict[str, Tensor]) ->
     perm = list(range(last + 1))
     perm[axis], perm[last] = last, axis
     shape = tuple(x.shape[i] for i in perm)
-    before = replace(x, name=_fresh(graph, made, f"{x.name}:turned"), shape=shape, data=None)
+    before = replace(x, name=unused_name(f"{x.name}:turned", graph.tensors, made), shape=shape, data=None)
     made[before.name] = before
     y = graph.out(node)
-    after = replace(y, name=_fresh(graph, made, f"{y.name}:turned"), shape=shape)
+    after = replace(y, name=unused_name(f"{y.name}:turned", graph.tensors, made), shape=shape)
     made[after.name] = after
     return [
         Node(f"{node.name}:turn", "transpose", (x.name,), (before.name,), {"perm": tuple(perm)}),
@@ -146,7 +146,9 @@ def transpose_floats(graph: Graph) -> Graph:
         (x,), y = graph.ins(before), graph.out(node)
         middle = x if before.op == "quantize" else y
         shape = y.shape if before.op == "quantize" else x.shape
-        between = replace(middle, name=_fresh(graph, made, f"{middle.name}:transposed"), shape=shape)
+        between = replace(
+            middle, name=unused_name(f"{middle.name}:transposed", graph.tensors, made), shape=shape
+        )
         made[between.name] = between
         nodes.append(replace(node, inputs=(x.name,), outputs=(between.name,)))
         nodes.append(
@@ -167,7 +169,9 @@ def _transpose_before_slices(graph: Graph) -> Graph:
         if perm is None:
             continue
         x = graph.tensors[name]
-        whole = replace(x, name=_fresh(graph, made, f"{name}:slices"), shape=tuple(x.shape[i] for i in perm))
+        whole = replace(
+            x, name=unused_name(f"{name}:slices", graph.tensors, made), shape=tuple(x.shape[i] for i in perm)
+        )
         made[whole.name] = whole
         turn = Node(f"{before.name}:slices", "transpose", (name,), (whole.name,), {"perm": perm})
         instead[before.name] = [before, turn]
@@ -243,13 +247,6 @@ def _one_scale(tensor: Tensor) -> bool:
     return tensor.quantization is not None and tensor.quantization.axis is None
 
 
-def _fresh(graph: Graph, made: dict[str, Tensor], name: str) -> str:
-    """Return an unused tensor name."""
-    while name in graph.tensors or name in made:
-        name += "'"
-    return name
-
-
 #: Limit on the elements of a repeated operand.
 _MAX_ELEMENTS = 1 << 22
 
@@ -301,7 +298,7 @@ def _repeated(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Nod
     """Yield nodes that repeat the operands of a node, then the node; the larger dynamic operand is repeated first."""
     operands, y = list(graph.ins(node)), graph.out(node)
     for number in sorted((0, 1), key=lambda i: (operands[i].constant, -operands[i].elements)):
-        called = f"{node.name}:operand{number}"
+        called = unused_name(f"{node.name}:operand{number}", graph.tensors, made)
         for axis in range(-1, len(y.shape)):
             if _supported(operands[0], operands[1], y):
                 break
@@ -310,30 +307,39 @@ def _repeated(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Nod
                 data = np.ascontiguousarray(np.broadcast_to(x.data, y.shape))
                 made[called] = operands[number] = replace(x, name=called, shape=y.shape, data=data)
             elif axis < 0:
-                yield from _ranked(called, operands, number, len(y.shape), made)
+                yield from _ranked(graph, called, operands, number, len(y.shape), made)
             elif x.shape[axis] != y.shape[axis]:
-                yield from _longer(called, operands, number, (axis, y.shape[axis]), made)
+                yield from _longer(graph, called, operands, number, (axis, y.shape[axis]), made)
     yield replace(node, inputs=tuple(tensor.name for tensor in operands))
 
 
 def _ranked(
-    called: str, operands: list[Tensor], number: int, rank: int, made: dict[str, Tensor]
+    graph: Graph, called: str, operands: list[Tensor], number: int, rank: int, made: dict[str, Tensor]
 ) -> Iterator[Node]:
     """Reshape an operand to the rank of the result."""
     x = operands[number]
     if len(x.shape) < rank:
         shape = (1,) * (rank - len(x.shape)) + x.shape
-        made[f"{called}:rank"] = operands[number] = replace(x, name=f"{called}:rank", shape=shape)
-        yield Node(f"{called}:rank", "reshape", (x.name,), (f"{called}:rank",), {"shape": shape})
+        name = unused_name(f"{called}:rank", graph.tensors, graph.nodes, made)
+        made[name] = operands[number] = replace(x, name=name, shape=shape)
+        yield Node(name, "reshape", (x.name,), (name,), {"shape": shape})
 
 
 def _longer(
-    called: str, operands: list[Tensor], number: int, wanted: tuple[int, int], made: dict[str, Tensor]
+    graph: Graph,
+    called: str,
+    operands: list[Tensor],
+    number: int,
+    wanted: tuple[int, int],
+    made: dict[str, Tensor],
 ) -> Iterator[Node]:
     """Repeat an operand along an axis; `wanted` is the axis and its new size."""
     x, (axis, size) = operands[number], wanted
-    again = Tensor(f"{called}:again{axis}", (size,), "int32", data=np.zeros(size, np.int32))
-    y = replace(x, name=f"{called}:axis{axis}", shape=(*x.shape[:axis], size, *x.shape[axis + 1 :]))
+    base, longer = (
+        unused_name(f"{called}:{part}{axis}", graph.tensors, graph.nodes, made) for part in ("again", "axis")
+    )
+    again = Tensor(base, (size,), "int32", data=np.zeros(size, np.int32))
+    y = replace(x, name=longer, shape=(*x.shape[:axis], size, *x.shape[axis + 1 :]))
     made |= {again.name: again, y.name: y}
     operands[number] = y
     yield Node(y.name, "gather", (x.name, again.name), (y.name,), {"axis": axis})
@@ -402,16 +408,20 @@ def _split(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Node]:
         groups = attributes["groups"]
     data = np.ascontiguousarray(np.concatenate(parts, -1))
     meaning = Quantization(q.scale, (zero,) * len(q.scale), 0)
-    weight_parts = Tensor(f"{node.name}:parts", data.shape, "int8", meaning, data)
+    parts_name, beside, all_of, apart = (
+        unused_name(f"{node.name}:{part}", graph.tensors, graph.nodes, made)
+        for part in ("parts", "beside", "whole", "apart")
+    )
+    weight_parts = Tensor(parts_name, data.shape, "int8", meaning, data)
     grouped = (*x.shape[:-1], groups, x.shape[-1] // groups)
-    joined = replace(x, name=f"{node.name}:beside", shape=(*grouped[:-1], grouped[-1] * count))
-    whole = replace(x, name=f"{node.name}:whole", shape=(*x.shape[:-1], x.shape[-1] * count))
+    joined = replace(x, name=beside, shape=(*grouped[:-1], grouped[-1] * count))
+    whole = replace(x, name=all_of, shape=(*x.shape[:-1], x.shape[-1] * count))
     last = f"{node.name}{_TIMES}{count}"
     made |= {each.name: each for each in (weight_parts, whole)}
     if groups == 1:
         yield Node(last, "concat", (x.name,) * count, (whole.name,), {"axis": len(x.shape) - 1})
     else:
-        split = replace(x, name=f"{node.name}:apart", shape=grouped)
+        split = replace(x, name=apart, shape=grouped)
         made |= {split.name: split, joined.name: joined}
         yield Node(split.name, "reshape", (x.name,), (split.name,), {"shape": grouped})
         axis = len(grouped) - 1
@@ -497,7 +507,7 @@ class _LogicRewriter:
         return tensor
 
     def _fresh(self, name: str) -> str:
-        return _fresh(self.graph, self.made, name)
+        return unused_name(name, self.graph.tensors, self.made)
 
     def _integers(self, tensor: Tensor) -> Tensor:
         """Return the integers that a real tensor represents, or the tensor itself."""
@@ -584,10 +594,10 @@ class _LogicRewriter:
             data = np.ascontiguousarray(np.broadcast_to(x.data, shape))
             operands[number] = self._added(replace(x, name=self._fresh(name), shape=shape, data=data))
             return
-        yield from _ranked(name, operands, number, len(shape), self.made)
+        yield from _ranked(self.graph, name, operands, number, len(shape), self.made)
         for axis, size in enumerate(shape):
             if operands[number].shape[axis] != size:
-                yield from _longer(name, operands, number, (axis, size), self.made)
+                yield from _longer(self.graph, name, operands, number, (axis, size), self.made)
 
     def _constant(self, name: str, data: NDArray, like: Tensor) -> Tensor:
         return self._added(Tensor(self._fresh(name), data.shape, like.dtype, like.quantization, data))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.graph import Graph, Node, rebuild
+from compiler.ir.graph import Graph, Node, rebuild, unused_name
 from compiler.ir.tensor import Tensor
 from compiler.passes.channels import (
     KINDS,
@@ -462,7 +462,7 @@ class _Orders:
                 if count == channel_count(x):
                     pieces.append(source)
                     continue
-                pieces.append(f"{node.name}:part{len(nodes)}")
+                pieces.append(self._unused(f"{node.name}:part{len(nodes)}", changed))
                 changed[pieces[-1]] = replace(x, name=pieces[-1], shape=(*x.shape[:-1], count))
                 attributes: dict[str, Any] = {
                     "starts": (*[0] * (len(x.shape) - 1), start),
@@ -471,7 +471,7 @@ class _Orders:
                 }
                 nodes.append(Node(pieces[-1], "slice", (source,), (pieces[-1],), attributes))
             if len(pieces) > 1:
-                name = f"{node.name}:part{len(nodes)}"
+                name = self._unused(f"{node.name}:part{len(nodes)}", changed)
                 count = sum(channel_count(changed.get(piece, x)) for piece in pieces)
                 changed[name] = replace(x, name=name, shape=(*x.shape[:-1], count))
                 nodes.append(joined(pieces, name))
@@ -489,13 +489,16 @@ class _Orders:
         order = self.order[x]
         if np.array_equal(order, np.arange(len(order))):
             return [node]
-        name, indices = f"{y.name}:stored", f"{y.name}:channels"
+        name, indices = (self._unused(f"{y.name}:{part}", changed) for part in ("stored", "channels"))
         changed[name] = replace(y, name=name)
         changed[indices] = Tensor(indices, order.shape, "int64", None, _inverse(order).astype(np.int64))
-        gather = Node(
-            f"{node.name}:channels", "gather", (name, indices), node.outputs, {"axis": len(y.shape) - 1}
-        )
+        last = unused_name(f"{node.name}:channels", self.graph.nodes)
+        gather = Node(last, "gather", (name, indices), node.outputs, {"axis": len(y.shape) - 1})
         return [replace(node, outputs=(name,)), gather]
+
+    def _unused(self, name: str, changed: dict[str, Tensor]) -> str:
+        """Return a name that neither a tensor nor a node has."""
+        return unused_name(name, self.graph.tensors, self.graph.nodes, changed)
 
 
 def _runs(places: Sequence[tuple[str, int]]) -> list[_Run]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Graph, Node, rebuild
+from compiler.ir.graph import Graph, Node, rebuild, unused_name
 from compiler.ir.ops import BINARY_OPS, TABLE_OPS
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.passes.redundant_nodes import Removed, remove_dead
@@ -366,7 +366,8 @@ class _Channels:
             inputs = {}
             if node.op in BINARY_OPS and self.kinds[node.name] and not self.mask(node.outputs[0]).all():
                 for name in node.inputs:
-                    found = self.constant(name, f"{node.name}:{name}") if name in self.known else None
+                    called = unused_name(f"{node.name}:{name}", self.graph.tensors, constants)
+                    found = self.constant(name, called) if name in self.known else None
                     if found is not None and name not in pinned:
                         inputs[name] = found.name
                         constants[found.name] = found
@@ -569,7 +570,8 @@ def narrowed(
 
     def constant(number: int, tensor: Tensor) -> None:
         single = len(graph.consumers(ins[number].name)) == 1 and node.inputs.count(ins[number].name) == 1
-        inputs[number] = ins[number].name if single else f"{node.name}:{ins[number].name}"
+        name = ins[number].name
+        inputs[number] = name if single else unused_name(f"{node.name}:{name}", graph.tensors, tensors)
         tensors[inputs[number]] = replace(tensor, name=inputs[number])
 
     if kind == "product":
@@ -579,7 +581,7 @@ def narrowed(
         if bias or node.name in added:
             extra = added[node.name][mine] if node.name in added else np.zeros(len(mine), np.int64)
             if not bias and extra.any():
-                inputs.append(f"{node.name}:bias")
+                inputs.append(unused_name(f"{node.name}:bias", graph.tensors, tensors))
                 tensors[inputs[-1]] = _bias(inputs[-1], x, tensors[inputs[1]], extra)
             elif bias:
                 constant(2, _with_bias(bias[0], mine, extra))

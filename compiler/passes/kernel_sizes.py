@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Graph, Node, rebuild, times_over
+from compiler.ir.graph import Graph, Node, rebuild, times_over, unused_name
 from compiler.ir.identity import identity
 from compiler.ir.ops import BINARY_OPS, TABLE_OPS
 from compiler.ir.tensor import Quantization, Tensor
@@ -198,7 +198,7 @@ def shrink_kernels(graph: Graph, pinned: Collection[str] = ()) -> Result:
         window = [slice(None)] * weights.data.ndim
         window[axes[0]], window[axes[1]] = parts
         data = np.ascontiguousarray(weights.data[tuple(window)])
-        name = f"{node.name}:{weights.name}:taps"
+        name = unused_name(f"{node.name}:{weights.name}:taps", graph.tensors, changed)
         changed[name] = replace(weights, name=name, shape=data.shape, data=data)
         attributes = node.attributes | {
             "pads": (after[0].before, after[1].before, after[0].after, after[1].after),
@@ -322,7 +322,8 @@ class _Strides:
             tensor = self.graph.tensors[each]
             if tensor.constant:
                 return False
-            name = f"{each}:{node.name}:{number}:strided"
+            base = f"{each}:{node.name}:{number}:strided"
+            name = unused_name(base, self.graph.tensors, self.graph.nodes, self.changed)
             self.changed[name] = replace(
                 tensor, name=name, shape=(tensor.shape[0], *self.size, tensor.shape[3])
             )
@@ -389,12 +390,12 @@ def _composed(graph: Graph, second: Node, pinned: Collection[str]) -> Result | N
     total = sums + held.astype(np.int64)
     if np.abs(total).max(initial=0) > np.iinfo(np.int32).max or (not more and sums.any()):
         return None
-    name, changed = f"{second.name}:{outer.name}:composed", {}
+    name, changed = unused_name(f"{second.name}:{outer.name}:composed", graph.tensors), {}
     data = joined.astype(np.int8)
     changed[name] = replace(outer, name=name, shape=data.shape, data=data, quantization=q)
     inputs = [x.name, name]
     if more:
-        inputs.append(f"{second.name}:{more[0].name}:composed")
+        inputs.append(unused_name(f"{second.name}:{more[0].name}:composed", graph.tensors, changed))
         changed[inputs[-1]] = replace(
             more[0],
             name=inputs[-1],
@@ -539,7 +540,10 @@ def repeat_channels(graph: Graph, pinned: Collection[str] = ()) -> Result:
         x, weights, *_ = graph.ins(node)
         a, groups, many = node.attributes, x.shape[3], weights.shape[0] // x.shape[3]
         times = many // 2 if many % 2 == 0 else many
-        one, wide = f"{node.name}:ones", f"{node.name}:repeated"
+        one, wide = (
+            unused_name(f"{node.name}:{part}", graph.tensors, graph.nodes, changed)
+            for part in ("ones", "repeated")
+        )
         ones = np.ones((groups * times, 1, 1, 1), np.int8)
         changed[one] = Tensor(one, ones.shape, "int8", Quantization.per_tensor(1.0, 0), ones)
         changed[wide] = replace(x, name=wide, shape=(*x.shape[:3], groups * times))
@@ -549,16 +553,18 @@ def repeat_channels(graph: Graph, pinned: Collection[str] = ()) -> Result:
             attributes = a | {"groups": groups * times}
             nodes.append(replace(node, inputs=(wide, *node.inputs[1:]), attributes=attributes))
         else:
-            nodes.append(_depthwise(node, wide, weights, changed))
+            nodes.append(_depthwise(graph, node, wide, changed))
         text = f"{many} outputs per channel: depthwise convolution of repeated channels"
         found.append(Rewritten(node.name, node.operator, "repeat_channels", text))
     return (rebuild(graph, nodes, changed=changed), tuple(found)) if found else (graph, ())
 
 
-def _depthwise(node: Node, x: str, weights: Tensor, changed: dict[str, Tensor]) -> Node:
+def _depthwise(graph: Graph, node: Node, x: str, changed: dict[str, Tensor]) -> Node:
     """Return the depthwise convolution of `x` with the weights of a convolution of groups of one channel."""
+    weights = graph.ins(node)[1]
     assert weights.data is not None
-    q, name = weights.quantization, f"{node.name}:{weights.name}:depthwise"
+    q = weights.quantization
+    name = unused_name(f"{node.name}:{weights.name}:depthwise", graph.tensors, changed)
     if q is not None and q.axis is not None:
         q = replace(q, axis=2)
     data = np.ascontiguousarray(weights.data[..., 0].transpose(1, 2, 0))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import _TIMES, Graph, Node, rebuild
+from compiler.ir.graph import _TIMES, Graph, Node, rebuild, unused_name
 from compiler.ir.ops import OPS
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.lowering_context import affine, clip_range, same_quantization
@@ -213,9 +213,7 @@ class _Splitter:
 
     def _fresh(self, name: str) -> str:
         """Return an unused tensor name."""
-        while name in self.graph.tensors or name in self.made:
-            name += "'"
-        return name
+        return unused_name(name, self.graph.tensors, self.made)
 
 
 def _is_int16(tensor: Tensor) -> bool:

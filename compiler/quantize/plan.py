@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from compiler.ir.graph import Graph, Node, rebuild
+from compiler.ir.graph import Graph, Node, rebuild, unused_name
 from compiler.ir.ops import BINARY_OPS, MOVING, OPS, QuantizedForm
 from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from compiler.quantize.report import INFINITE_VALUES
@@ -101,9 +101,7 @@ def without_hybrids(graph: Graph) -> Graph:
         tensor = graph.tensors[name]
         if tensor.data is None or tensor.quantization is None:
             return name
-        real_name = f"{name}:real"
-        while real_name in graph.tensors:
-            real_name += "'"
+        real_name = unused_name(f"{name}:real", graph.tensors)
         real = tensor.quantization.dequantized(tensor.data)
         changed[real_name] = Tensor(real_name, tensor.shape, "float32", data=real)
         return real_name

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.ir.graph import Graph, Node, rebuild
+from compiler.ir.graph import Graph, Node, rebuild, unused_name
 from compiler.ir.ops import OPS
 from compiler.ir.tensor import Tensor
 
@@ -105,13 +105,7 @@ def _folded(graph: Graph, node: Node, nodes: dict[str, Node], changed: dict[str,
     parts = [weights, bias] if len(data) > 1 or node.op != "mul" else [weights]
     inputs = [product.inputs[0]]
     for part, values in zip(("weights", "bias"), parts, strict=False):
-        name = _unused(graph, changed, f"{node.name}:{part}")
+        name = unused_name(f"{node.name}:{part}", graph.tensors, changed)
         changed[name] = Tensor(name, values.shape, "float32", data=values.astype(np.float32))
         inputs.append(name)
     return replace(product, inputs=tuple(inputs), outputs=node.outputs)
-
-
-def _unused(graph: Graph, changed: dict[str, Tensor], name: str) -> str:
-    while name in graph.tensors or name in changed:
-        name += "'"
-    return name

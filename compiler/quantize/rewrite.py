@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from compiler.frontends.builder import GraphBuilder
-from compiler.ir.graph import Graph, Node
+from compiler.ir.graph import Graph, Node, unused_name
 from compiler.ir.ops import OPS
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED, int16_tensors
@@ -504,7 +504,4 @@ class Rewriter:
         return name
 
     def _fresh_node(self, base: str) -> str:
-        name = base
-        while name in self.graph.nodes or name in self.build.graph.nodes:
-            name += "'"
-        return name
+        return unused_name(base, self.graph.nodes, self.build.graph.nodes)
