@@ -1,13 +1,17 @@
 """Naive and initial schedules of a network, and selection of the layers whose steps are interleaved."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import lru_cache
 
 import numpy as np
 
-from compiler.codegen.block_streaming import row_stream_obstacle
-from compiler.initial_schedule.channel_streaming import streaming_pairs
+from compiler.initial_schedule.block_streaming import (
+    AttentionTiler,
+    AttentionTiling,
+    attentions,
+    streaming_pairs,
+)
 from compiler.layers.base import Drain, Image, Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
@@ -19,13 +23,12 @@ from compiler.layers.norm import NormLayer
 from compiler.layers.pool import PoolLayer
 from compiler.layers.reduce import ReduceLayer
 from compiler.layers.registry import kind_of
-from compiler.layers.softmax import SoftmaxLayer, softmax_row_cycles
-from compiler.layers.tile_pipeline import STATISTICS_BUFFERS, simulate_pipeline
+from compiler.layers.softmax import SoftmaxLayer
+from compiler.layers.tile_pipeline import simulate_pipeline
 from compiler.layers.tiling_context import LayerContext, TilingContext
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import DEFAULT_DRAM, DramTiming
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.util.tiles import ceil_div, cuts
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.enums import DTYPE_BYTES
@@ -79,6 +82,10 @@ _MIN_STREAMING_GAIN = 0.05
 _MAX_KNOWN_NETWORKS = 8
 #: Number of preceding independent layers that may run concurrently with a layer that uses only FUSE.
 _MAX_PRECEDING = 3
+#: Cycles for which a layer waits for the last results of the layer before it.
+_LAYER_START = 150
+#: Relative gain, by estimates, from which layers stream blocks of rows: separate layers overlap, too.
+_MIN_STREAM_GAIN = 0.15
 
 
 def initial_schedule(
@@ -173,7 +180,7 @@ def _tiling_context(residents: "_Residents", number: int, dram: DramTiming) -> T
 
 
 @lru_cache(maxsize=_MAX_KNOWN_NETWORKS)
-def _streams(config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming) -> "Mapping[int, AttentionTiling]":
+def _streams(config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming) -> Mapping[int, AttentionTiling]:
     """Return the tilings of the products and softmaxes that stream blocks of rows, by the index of the first layer."""
     out = {}
     for number in attentions(lowered):
@@ -233,48 +240,6 @@ def _with_share(
     return residents, found
 
 
-@dataclass(frozen=True)
-class AttentionTiling:
-    """Schedules of a product, a softmax and a product that stream blocks of rows, with their estimated cycles.
-
-    Parameters
-    ----------
-    cycles : float
-        Estimated cycles of the three layers together.
-    schedules : tuple of LayerSchedule
-        Schedule of each layer.
-    """
-
-    cycles: float
-    schedules: tuple[LayerSchedule, LayerSchedule, LayerSchedule]
-
-
-#: Numbers of blocks of scores, and of softmax results, in the scratchpad.
-_BLOCKS_IN_FLIGHT = (3, 2)
-#: Cycles of a FUSE command in addition to its points, from the last sum of a product to its end, from the last point of
-#: a pass to its results, and of the sequencer for a command.
-_FUSE_COMMAND, _LAST_SUM, _RESULT_CYCLES, _ISSUE = 15, 150, 75, 40
-#: Share of the bus cycles that is added to the estimate, so that tilings do not load operands again without a gain.
-_BUS_SHARE = 0.02
-#: Cycles for which a layer waits for the last results of the layer before it.
-_LAYER_START = 150
-#: Relative gain, by estimates, from which layers stream blocks of rows: separate layers overlap, too.
-_MIN_STREAM_GAIN = 0.15
-#: Number of steps before the first step of a layer during which its operands may be loaded, in such streams.
-_STREAM_PREFETCH = 32
-
-
-def attentions(lowered: LoweredNetwork) -> list[int]:
-    """Return the indices of the products whose results are streamed through a softmax to another product."""
-    return [
-        number
-        for number in range(len(lowered.layers) - 2)
-        if isinstance(lowered.layers[number], MatmulLayer)
-        and not row_stream_obstacle(lowered, number)
-        and not row_stream_obstacle(lowered, number + 1)
-    ]
-
-
 def attention_tilings(
     config: MlaConfig, lowered: LoweredNetwork, number: int, dram: DramTiming = DEFAULT_DRAM
 ) -> list[AttentionTiling]:
@@ -289,131 +254,8 @@ def attention_tilings(
     first, softmax, second = lowered.layers[number : number + 3]
     assert isinstance(first, MatmulLayer) and isinstance(softmax, SoftmaxLayer)
     assert isinstance(second, MatmulLayer)
-    tiler = _AttentionTiler(config, dram, (first, softmax, second), residents.on_chip)
-    free = residents.free(number + 1, 1)
-    found = [
-        tiling
-        for rows in cuts(first.size[0])
-        if rows <= tiler.most
-        for blocks in _BLOCKS_IN_FLIGHT
-        for kept in (True, False)
-        for columns in cuts(ceil_div(second.size[2], config.n))
-        if (tiling := tiler.tiling(rows, blocks, columns, kept=kept, free=free))
-    ]
-    return sorted(found, key=lambda each: each.cycles)
-
-
-class _AttentionTiler:
-    """Memory use and estimated cycles of attention under tilings.
-
-    Parameters
-    ----------
-    layers : (MatmulLayer, SoftmaxLayer, MatmulLayer)
-        Product with the scores, softmax of them, and product with its result.
-    on_chip : callable
-        Returns True if a tensor, given by name, stays in the scratchpad.
-    """
-
-    def __init__(
-        self,
-        config: MlaConfig,
-        dram: DramTiming,
-        layers: tuple[MatmulLayer, SoftmaxLayer, MatmulLayer],
-        on_chip: Callable[[str], bool],
-    ):
-        self.config, self.dram, self.on_chip = config, dram, on_chip
-        self.first, self.softmax, self.second = layers
-        #: Maximum rows of sums of a tile, so that all banks but one, for statistics, have room for two tiles.
-        self.most = config.acc_rows // config.acc_banks // (1 if config.acc_banks > 2 else 2)
-        self.batches = len(self.first.out.starts)
-        self.m, self.k, self.width = self.first.size
-        self.depth, self.across, self.out = (
-            ceil_div(size, config.n) for size in (self.k, self.width, self.second.size[2])
-        )
-
-    def tiling(
-        self, rows: int, blocks: int, columns: int, *, kept: bool, free: int
-    ) -> AttentionTiling | None:
-        """Return a tiling if it fits `free` bytes of the scratchpad and the accumulator.
-
-        Parameters
-        ----------
-        rows, blocks : int
-            Rows of a block, and number of blocks of scores and of results of the softmax in the scratchpad.
-        columns : int
-            Blocks of N columns of a tile of the second product.
-        kept : bool
-            True if the right operands of a matrix stay in the scratchpad for all blocks of its rows.
-        """
-        n = self.config.n
-        if rows * columns > self.most:
-            return None
-        wide = _even(self.across, self.most // rows)
-        # FUSE drains a tile before MATRIX has computed the next one only if no pass of the softmax takes longer.
-        part = ceil_div(rows, ceil_div(self.across, wide * self.depth))
-        if part * STATISTICS_BUFFERS > self.config.acc_rows // self.config.acc_banks:
-            return None
-        tiles, last = ceil_div(self.across, wide), ceil_div(self.out, columns)
-        w_buffers = [count + 1 if kept else 2 for count in (tiles, last)]
-        used = blocks * 2 * (ceil_div(rows * self.width, n) * n + n)
-        used += 0 if self.on_chip(self.first.a.name) else 2 * (rows * self.k + n)
-        used += 0 if self.on_chip(self.first.b.name) else w_buffers[0] * (wide * n * self.k + n)
-        right = ceil_div(self.width, n) * n * min(columns * n, self.second.size[2]) + n
-        used += 0 if self.on_chip(self.second.b.name) else w_buffers[1] * right
-        size = DTYPE_BYTES[self.second.out.dtype]
-        used += 0 if self.on_chip(self.second.y) else 2 * (rows * columns * n + n) * size
-        if used > free:
-            return None
-        common = LayerSchedule(rows=rows, interleave=True, prefetch=_STREAM_PREFETCH)
-        schedules = (
-            replace(common, columns=wide, depth=self.depth, w_buffers=w_buffers[0], stream_row_blocks=blocks),
-            replace(common, rows=part, stream_row_blocks=blocks),
-            replace(
-                common,
-                columns=columns,
-                depth=self.across,
-                w_buffers=w_buffers[1],
-                on_chip=self.on_chip(self.second.y),
-            ),
-        )
-        return AttentionTiling(self._cycles(rows, part, wide, columns, blocks, kept=kept), schedules)
-
-    def _cycles(self, rows: int, part: int, wide: int, columns: int, blocks: int, *, kept: bool) -> float:
-        """Return the estimated cycles: those of the busiest unit, and those before its start and after its end."""
-        config, n, beat = self.config, self.config.n, self.dram.beat(self.config.n)
-        down = ceil_div(self.m, rows)
-        count, through = (
-            self.batches * down,
-            self.batches * sum(max(min(rows, self.m - row), n) for row in range(0, self.m, rows)),
-        )
-        passes = self.softmax.passes * ceil_div(rows, part)
-        tiles = ceil_div(self.across, wide) + ceil_div(self.out, columns)
-        product, mixed = rows * self.across * self.depth, rows * self.across * self.out
-        array = through * self.across * (self.depth + self.out)
-        of_row = softmax_row_cycles(self.softmax, self.across, config) + self.across + self.out
-        fuse = self.batches * self.m * of_row * config.fuse_rate
-        fuse += count * (passes + tiles) * _FUSE_COMMAND
-        bus = 0.0
-        for stack, size, times in (
-            (self.first.a, self.m * self.k, 1),
-            (self.first.b, self.width * self.k, 1 if kept else down),
-            (self.second.b, self.width * self.second.size[2], 1 if kept else down),
-            (self.second.out, self.m * self.second.size[2] * DTYPE_BYTES[self.second.out.dtype], 1),
-        ):
-            bus += 0 if self.on_chip(stack.name) else self.batches * size * times / n * beat
-        loads = self.dram.chip_latency + (rows + wide * n) * self.k / n * beat
-        first = product * wide / self.across
-        softmax = rows * (self.softmax.passes + 1) * self.across * config.fuse_rate
-        # The last softmax is hidden by the products of the blocks before it.
-        shown = max(softmax + passes * _RESULT_CYCLES - min(count - 1, blocks - 1) * mixed, 0)
-        busiest = max(array + shown, fuse + first + mixed, bus, count * (passes + 2 * tiles) * _ISSUE)
-        end = rows * columns * config.fuse_rate + _LAST_SUM
-        return loads + busiest + end + _BUS_SHARE * bus
-
-
-def _even(total: int, most: int) -> int:
-    """Return the size, up to `most`, of parts of nearly equal sizes into which `total` is divided."""
-    return ceil_div(total, ceil_div(total, most))
+    tiler = AttentionTiler(config, dram, (first, softmax, second), residents.on_chip)
+    return tiler.tilings(residents.free(number + 1, 1))
 
 
 def _co_scheduled(

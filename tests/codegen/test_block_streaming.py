@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.initial_schedule.channel_streaming import apply, streaming_pairs
-from compiler.initial_schedule.initial import attention_tilings, attentions, tiling_contexts
+from compiler.initial_schedule.block_streaming import apply, attentions, streaming_pairs
+from compiler.initial_schedule.initial import attention_tilings, tiling_contexts
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
 from compiler.options import CompileOptions, DramTiming

@@ -4,21 +4,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice, product
+from typing import Any
 
 from compiler.codegen.block_streaming import row_stream_obstacle
 from compiler.cost.learned.model import CycleModel
-from compiler.initial_schedule.channel_streaming import (
+from compiler.initial_schedule.block_streaming import (
+    AttentionTiling,
     ChannelBlockPair,
     apply,
     streaming_obstacle,
     streaming_pairs,
 )
-from compiler.initial_schedule.initial import (
-    AttentionTiling,
-    attention_tilings,
-    initial_schedule,
-    tiling_contexts,
-)
+from compiler.initial_schedule.initial import attention_tilings, initial_schedule, tiling_contexts
 from compiler.layers.base import Layer
 from compiler.layers.lowering_context import image_of
 from compiler.layers.matmul import MatmulLayer
@@ -58,7 +55,7 @@ _MIN_SIMULATED, _MAX_SIMULATED, _MAX_COMMANDS = 4, 24, 1 << 15
 _SIMULATION_ERROR = 0.03
 
 
-def _changed(schedule: Schedule, names: Sequence[str], **values: bool) -> Schedule:
+def _changed(schedule: Schedule, names: Sequence[str], **values: Any) -> Schedule:
     changed: dict[str, LayerSchedule] = {name: replace(schedule.layers[name], **values) for name in names}
     return replace(schedule, layers=schedule.layers | changed)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from compiler.initial_schedule.channel_streaming import FusedPair
+from compiler.initial_schedule.block_streaming import FusedPair
 from compiler.initial_schedule.initial import initial_schedule
 from compiler.ir.graph import Graph
 from compiler.layers.base import Layer

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from compiler.cost.learned.features import FeatureRow, row_maker
 from compiler.cost.learned.model import CycleModel
 from compiler.cost.timeline import timeline_cycles
-from compiler.initial_schedule.channel_streaming import ChannelBlockPair, FusedPair, streaming_pairs
-from compiler.initial_schedule.initial import FUSE_ONLY, attention_tilings, attentions, tiling_contexts
+from compiler.initial_schedule.block_streaming import ChannelBlockPair, FusedPair, attentions, streaming_pairs
+from compiler.initial_schedule.initial import FUSE_ONLY, attention_tilings, tiling_contexts
 from compiler.layers.base import Layer
 from compiler.lowering.lower import LoweredNetwork
 from compiler.pipeline import CompilationTrace, ModelCompiler

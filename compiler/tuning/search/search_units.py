@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
-from compiler.initial_schedule.channel_streaming import ChannelBlockPair, streaming_pairs
+from compiler.initial_schedule.block_streaming import ChannelBlockPair, streaming_pairs
 from compiler.initial_schedule.initial import tiling_contexts
 from compiler.ir.graph import Graph
 from compiler.lowering.lower import LoweredNetwork

@@ -1,21 +1,29 @@
-"""Channel-block streaming: a layer starts on the first channel blocks of its input while the rest is being computed.
+"""Block streaming: a layer starts on the first blocks of its input while the rest is being computed.
 
-If a convolution computes its result in blocks of N channels, a depthwise convolution can start with the first block,
-and the scratchpad holds only a few blocks of the intermediate tensor.
+If a convolution computes its result in blocks of N channels, a depthwise convolution can start with the first block; if
+a product computes rows of scores, their softmax and the product with its result can start with the first rows. The
+scratchpad then holds only a few blocks of the intermediate tensors.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
+from compiler.codegen.block_streaming import row_stream_obstacle
 from compiler.layers.conv.input_layout import Im2colLayout, can_fold
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tilings import ConvTiler
 from compiler.layers.depthwise import DepthwiseLayer, stream_of
+from compiler.layers.matmul import MatmulLayer
+from compiler.layers.softmax import SoftmaxLayer, softmax_row_cycles
+from compiler.layers.tile_pipeline import STATISTICS_BUFFERS
 from compiler.layers.tiling_context import BUS_OVERHEAD, PREFETCH_STEPS, TilingContext, input_rows
 from compiler.lowering.lower import LoweredNetwork
+from compiler.options import DramTiming
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.util.tiles import ceil_div, cuts
+from hw.config import MlaConfig
+from hw.isa.enums import DTYPE_BYTES
 
 #: Overhead cycles of a FUSE command, in addition to its rows.
 _COMMAND_CYCLES = 60
@@ -241,3 +249,167 @@ def apply(schedule: Schedule, pair: ChannelBlockPair, fused: FusedPair) -> Sched
 
 
 Fusions = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class AttentionTiling:
+    """Schedules of a product, a softmax and a product that stream blocks of rows, with their estimated cycles.
+
+    Parameters
+    ----------
+    cycles : float
+        Estimated cycles of the three layers together.
+    schedules : tuple of LayerSchedule
+        Schedule of each layer.
+    """
+
+    cycles: float
+    schedules: tuple[LayerSchedule, LayerSchedule, LayerSchedule]
+
+
+#: Numbers of blocks of scores, and of softmax results, in the scratchpad.
+_BLOCKS_IN_FLIGHT = (3, 2)
+#: Cycles of a FUSE command in addition to its points, from the last sum of a product to its end, from the last point of
+#: a pass to its results, and of the sequencer for a command.
+_FUSE_COMMAND, _LAST_SUM, _RESULT_CYCLES, _ISSUE = 15, 150, 75, 40
+#: Share of the bus cycles that is added to the estimate, so that tilings do not load operands again without a gain.
+_BUS_SHARE = 0.02
+#: Number of steps before the first step of a layer during which its operands may be loaded, in such streams.
+_STREAM_PREFETCH = 32
+
+
+def attentions(lowered: LoweredNetwork) -> list[int]:
+    """Return the indices of the products whose results are streamed through a softmax to another product."""
+    return [
+        number
+        for number in range(len(lowered.layers) - 2)
+        if isinstance(lowered.layers[number], MatmulLayer)
+        and not row_stream_obstacle(lowered, number)
+        and not row_stream_obstacle(lowered, number + 1)
+    ]
+
+
+class AttentionTiler:
+    """Memory use and estimated cycles of attention under tilings.
+
+    Parameters
+    ----------
+    layers : (MatmulLayer, SoftmaxLayer, MatmulLayer)
+        Product with the scores, softmax of them, and product with its result.
+    on_chip : callable
+        Returns True if a tensor, given by name, stays in the scratchpad.
+    """
+
+    def __init__(
+        self,
+        config: MlaConfig,
+        dram: DramTiming,
+        layers: tuple[MatmulLayer, SoftmaxLayer, MatmulLayer],
+        on_chip: Callable[[str], bool],
+    ):
+        self.config, self.dram, self.on_chip = config, dram, on_chip
+        self.first, self.softmax, self.second = layers
+        #: Maximum rows of sums of a tile, so that all banks but one, for statistics, have room for two tiles.
+        self.most = config.acc_rows // config.acc_banks // (1 if config.acc_banks > 2 else 2)
+        self.batches = len(self.first.out.starts)
+        self.m, self.k, self.width = self.first.size
+        self.depth, self.across, self.out = (
+            ceil_div(size, config.n) for size in (self.k, self.width, self.second.size[2])
+        )
+
+    def tilings(self, free: int) -> list[AttentionTiling]:
+        """Return the tilings whose buffers take at most `free` bytes of the scratchpad, fastest first."""
+        found = [
+            tiling
+            for rows in cuts(self.m)
+            if rows <= self.most
+            for blocks in _BLOCKS_IN_FLIGHT
+            for kept in (True, False)
+            for columns in cuts(self.out)
+            if (tiling := self.tiling(rows, blocks, columns, kept=kept, free=free))
+        ]
+        return sorted(found, key=lambda each: each.cycles)
+
+    def tiling(
+        self, rows: int, blocks: int, columns: int, *, kept: bool, free: int
+    ) -> AttentionTiling | None:
+        """Return a tiling if it fits `free` bytes of the scratchpad and the accumulator.
+
+        Parameters
+        ----------
+        rows, blocks : int
+            Rows of a block, and number of blocks of scores and of results of the softmax in the scratchpad.
+        columns : int
+            Blocks of N columns of a tile of the second product.
+        kept : bool
+            True if the right operands of a matrix stay in the scratchpad for all blocks of its rows.
+        """
+        n = self.config.n
+        if rows * columns > self.most:
+            return None
+        wide = _even(self.across, self.most // rows)
+        # FUSE drains a tile before MATRIX has computed the next one only if no pass of the softmax takes longer.
+        part = ceil_div(rows, ceil_div(self.across, wide * self.depth))
+        if part * STATISTICS_BUFFERS > self.config.acc_rows // self.config.acc_banks:
+            return None
+        tiles, last = ceil_div(self.across, wide), ceil_div(self.out, columns)
+        w_buffers = [count + 1 if kept else 2 for count in (tiles, last)]
+        used = blocks * 2 * (ceil_div(rows * self.width, n) * n + n)
+        used += 0 if self.on_chip(self.first.a.name) else 2 * (rows * self.k + n)
+        used += 0 if self.on_chip(self.first.b.name) else w_buffers[0] * (wide * n * self.k + n)
+        right = ceil_div(self.width, n) * n * min(columns * n, self.second.size[2]) + n
+        used += 0 if self.on_chip(self.second.b.name) else w_buffers[1] * right
+        size = DTYPE_BYTES[self.second.out.dtype]
+        used += 0 if self.on_chip(self.second.y) else 2 * (rows * columns * n + n) * size
+        if used > free:
+            return None
+        common = LayerSchedule(rows=rows, interleave=True, prefetch=_STREAM_PREFETCH)
+        schedules = (
+            replace(common, columns=wide, depth=self.depth, w_buffers=w_buffers[0], stream_row_blocks=blocks),
+            replace(common, rows=part, stream_row_blocks=blocks),
+            replace(
+                common,
+                columns=columns,
+                depth=self.across,
+                w_buffers=w_buffers[1],
+                on_chip=self.on_chip(self.second.y),
+            ),
+        )
+        return AttentionTiling(self._cycles(rows, part, wide, columns, blocks, kept=kept), schedules)
+
+    def _cycles(self, rows: int, part: int, wide: int, columns: int, blocks: int, *, kept: bool) -> float:
+        """Return the estimated cycles: those of the busiest unit, and those before its start and after its end."""
+        config, n, beat = self.config, self.config.n, self.dram.beat(self.config.n)
+        down = ceil_div(self.m, rows)
+        count, through = (
+            self.batches * down,
+            self.batches * sum(max(min(rows, self.m - row), n) for row in range(0, self.m, rows)),
+        )
+        passes = self.softmax.passes * ceil_div(rows, part)
+        tiles = ceil_div(self.across, wide) + ceil_div(self.out, columns)
+        product, mixed = rows * self.across * self.depth, rows * self.across * self.out
+        array = through * self.across * (self.depth + self.out)
+        of_row = softmax_row_cycles(self.softmax, self.across, config) + self.across + self.out
+        fuse = self.batches * self.m * of_row * config.fuse_rate
+        fuse += count * (passes + tiles) * _FUSE_COMMAND
+        bus = 0.0
+        for stack, size, times in (
+            (self.first.a, self.m * self.k, 1),
+            (self.first.b, self.width * self.k, 1 if kept else down),
+            (self.second.b, self.width * self.second.size[2], 1 if kept else down),
+            (self.second.out, self.m * self.second.size[2] * DTYPE_BYTES[self.second.out.dtype], 1),
+        ):
+            bus += 0 if self.on_chip(stack.name) else self.batches * size * times / n * beat
+        loads = self.dram.chip_latency + (rows + wide * n) * self.k / n * beat
+        first = product * wide / self.across
+        softmax = rows * (self.softmax.passes + 1) * self.across * config.fuse_rate
+        # The last softmax is hidden by the products of the blocks before it.
+        shown = max(softmax + passes * _RESULT_CYCLES - min(count - 1, blocks - 1) * mixed, 0)
+        busiest = max(array + shown, fuse + first + mixed, bus, count * (passes + 2 * tiles) * _ISSUE)
+        end = rows * columns * config.fuse_rate + _LAST_SUM
+        return loads + busiest + end + _BUS_SHARE * bus
+
+
+def _even(total: int, most: int) -> int:
+    """Return the size, up to `most`, of parts of nearly equal sizes into which `total` is divided."""
+    return ceil_div(total, ceil_div(total, most))
