@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from hw.config import MlaConfig
+from hw.fuse.pipeline import early_latency, latency
 from tests.block.fuse.commands import defaults
 from tests.block.fuse.testbench import FuseTestbench
 
@@ -33,12 +34,16 @@ def drain(number: int) -> dict[str, int]:
     }
 
 
-def spacing(commands: list[dict[str, int]], rate: int = 1) -> list[int]:
-    """Return the cycles between the retirements of successive commands."""
+def finished(commands: list[dict[str, int]], rate: int = 1) -> list[int]:
+    """Return the cycles at which commands retire."""
     bench = FuseTestbench(MlaConfig(**CONFIG | {"n": max(4, rate)}, fuse_rate=rate), random.Random(1))
     bench.run(commands)
-    cycles = [f.cycle for f in bench.finished]
-    return [b - a for a, b in pairwise(cycles)]
+    return [f.cycle for f in bench.finished]
+
+
+def spacing(commands: list[dict[str, int]], rate: int = 1) -> list[int]:
+    """Return the cycles between the retirements of successive commands."""
+    return [b - a for a, b in pairwise(finished(commands, rate))]
 
 
 @pytest.mark.parametrize("rate", [1, 2, 4, 8])
@@ -66,3 +71,17 @@ def test_each_extra_access_takes_one_cycle() -> None:
 
 def test_short_commands_overlap() -> None:
     assert max(spacing([drain(0) | {"x_count": 12}] * 10)) <= 13
+
+
+def test_commands_without_late_steps_leave_early() -> None:
+    """A command that follows another one of its kind, or none, saves the stages after step 3."""
+    early = drain(0) | {"residual": 0, "x_count": 1}
+    whole = drain(0) | {"x_count": 1}
+    saved = latency(MlaConfig(**CONFIG)) - early_latency()
+    assert saved > 10
+    for others in ([], [early]):
+        (first, *_), (second, *_) = (finished([*others, each])[::-1] for each in (early, whole))
+        assert second - first == saved
+    # Behind a command that takes all steps, it takes them as well.
+    first, second = finished([whole, early])
+    assert second - first == finished([whole, whole])[1] - finished([whole])[0]

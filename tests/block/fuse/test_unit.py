@@ -13,13 +13,23 @@ from tests.numerics.reference import Machine
 SMALL = {"param_slots": 8, "table_slots": 2, "sp_bytes": 16384, "acc_bytes": 16384}
 
 
-def check(config: MlaConfig, seed: int, count: int, refuse: float) -> None:
+#: Values of a command that leaves the pipeline after step 3.
+EARLY = {"residual": 0, "table2": 0, "reduce": 0, "lane_reduce": 0, "post": 0}
+
+
+def check(
+    config: MlaConfig, seed: int, count: int, refuse: float, most_points: int = 32, early: float = 0.0
+) -> None:
+    """Compare random commands, of which a share leaves the pipeline early, with the reference."""
     print(f"seed {seed}")
     rng = random.Random(seed)
     bench = FuseTestbench(config, rng, refuse)
     model = Machine(config.n, bench.sp.copy(), bench.acc.copy(), bench.params, bench.tables)
     sizes = config.sp_bytes, config.acc_rows, config.param_slots, config.table_slots
-    commands = [random_command(rng, config.n, *sizes) for _ in range(count)]
+    commands = [
+        random_command(rng, config.n, *sizes, most_points) | (EARLY if rng.random() < early else {})
+        for _ in range(count)
+    ]
     expected = [model.run(command) for command in commands]
     bench.run(commands)
     for number, (want, got) in enumerate(zip(expected, bench.finished, strict=True)):
@@ -52,3 +62,14 @@ def check(config: MlaConfig, seed: int, count: int, refuse: float) -> None:
 def test_random_commands(n: int, rate: int, pipelined: int, seed: int, refuse: float) -> None:
     config = MlaConfig(n=n, fuse_rate=rate, serial_commands=pipelined, pipelined=pipelined, **SMALL)
     check(config, seed, 12, refuse)
+
+
+@pytest.mark.parametrize(
+    ("n", "rate", "pipelined", "seed", "refuse"), [(4, 1, 0, 8, 0.0), (4, 2, 0, 9, 0.2), (8, 8, 1, 10, 0.1)]
+)
+def test_commands_that_leave_early_among_others(
+    n: int, rate: int, pipelined: int, seed: int, refuse: float
+) -> None:
+    """Short commands follow each other closely, so that both kinds are in the pipeline together."""
+    config = MlaConfig(n=n, fuse_rate=rate, serial_commands=pipelined, pipelined=pipelined, **SMALL)
+    check(config, seed, 40, refuse, most_points=3, early=0.6)
