@@ -96,7 +96,7 @@ def test_queues_and_semaphores(seed: int, signals: int):
 
     async def testbench(ctx):
         nonlocal starts
-        for cycle in range(1500):
+        for cycle in range(2000):
             flush = rng.random() < 0.003
             seq_take = 0
             for b in range(16):
@@ -170,4 +170,4 @@ def test_queues_and_semaphores(seed: int, signals: int):
 
     simulate(bench, testbench)
     print(f"{starts} commands started")
-    assert starts > 150
+    assert starts > 200
