@@ -89,6 +89,7 @@ def reads_rows(layer: ConvLayer, on_chip: bool) -> bool:
 
 #: Cycles of FUSE between two commands that gather strips.
 _GATHER_COMMAND = 25
+_NEXT_GATHER = 8
 
 
 def gather_cycles(
@@ -105,7 +106,7 @@ def gather_cycles(
     """
     _, _, kernel_w, channels = layer.weights.shape
     if inside is not None:
-        return rows * inside * ceil_div(kernel_w * channels, n) + _GATHER_COMMAND * (inside > 0)
+        return rows * inside * ceil_div(kernel_w * channels, n) + _NEXT_GATHER * (inside > 0)
     stride, left = layer.strides[1], layer.pads[1]
     middle = min(max((x.w - kernel_w + left) // stride + 1, 0), y.w) - min(ceil_div(left, stride), y.w)
     middle = max(middle, 0)

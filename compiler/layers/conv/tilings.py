@@ -319,14 +319,16 @@ class _Tile:
         deep = min(depth * n, cut.in_c - k * cut.depth * n) if cut.parts > 1 else cut.in_c
         loads = self._image(k, until)
         loads.append(("w", (self.key[0], self.block, k), float(self.columns * cut.taps * deep)))
-        fuse = store = 0.0
+        fuse = store = gathers = 0.0
         if drained:
             pixels = drained * cut.y.w
             beats = cut.out(pixels, part.block, part.blocks)
             place = (*self.key[:2], self.row + part.start, part.block)
             loads += with_drain(layer.drain, s, cut.context, place, cut.blocks, beats)
             fuse = pixels * part.blocks * cut.drain_rate
-            fuse += cut.gathers(drained) if part.block == 0 else 0.0
+            gathers = cut.gathers(drained) if part.block == 0 else 0.0
+            if cut.strips == 1 or s.x_buffers < _GATHERED_X_BUFFERS:
+                fuse, gathers = fuse + gathers, 0.0
             store = 0.0 if cut.context.y_on_chip else beats
         return PipelineTile(
             tuple(loads),
@@ -335,6 +337,7 @@ class _Tile:
             store,
             cut.strip_pixels + (drained > 0) * (2 - cut.context.y_on_chip),
             self.last,
+            gathers,
         )
 
     def _image(self, k: int, until: int) -> list[TileLoad]:
@@ -531,12 +534,17 @@ class ConvTiler:
 
     def _tiles(self, depth: int) -> list[ConvTile]:
         most = min(self.blocks, self.context.config.param_slots // 2)
-        # The results of a part of the columns are stored in lines of whole pixels.
-        widths = [most] if self.strips > 1 and self.layout == Im2colLayout.GATHERED else cuts(most)
+        if self.strips > 1 and self.layout == Im2colLayout.GATHERED:
+            # The results of a part of the columns are stored in lines of whole pixels, and few rows are gathered twice.
+            return [
+                ConvTile(depth, most, rows, rows, order, resident)
+                for rows in cuts(self.y.h)
+                for order, resident in _ORDERS
+            ]
         whole = self.context.x_on_chip and self.layout != Im2colLayout.GATHERED
         return [
             ConvTile(depth, columns, rows, rows_per_load, order, resident)
-            for columns, rows in product(widths, cuts(self.y.h))
+            for columns, rows in product(cuts(most), cuts(self.y.h))
             for rows_per_load, (order, resident) in product(_rows_per_load(rows, self.y.h, whole), _ORDERS)
         ]
 
