@@ -97,9 +97,7 @@ class TileBuffers:
 class _SeparateTileBuffers(TileBuffers):
     """Tiles that are loaded on demand into several buffers in turn, each of which is a buffer of one tile."""
 
-    def __init__(
-        self, buffers: list[CircularBuffer], load: Callable[[Hashable, BufferRef], list[Command]]
-    ):
+    def __init__(self, buffers: list[CircularBuffer], load: Callable[[Hashable, BufferRef], list[Command]]):
         super().__init__(buffers[0], load)
         self.buffers = buffers
 

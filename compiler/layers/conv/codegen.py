@@ -76,9 +76,7 @@ class ConvSteps:
         self.out_c = out_c if self.grouped else layer.group_outputs
         self.block_channels = layer.group_outputs if self.grouped else n
         self.layout = layout_of(layer, schedule, self.x)
-        wide, _ = strips_of(
-            layer, self.layout, self.y.w if schedule.strip_width >= self.y.w else 0, n
-        )
+        wide, _ = strips_of(layer, self.layout, self.y.w if schedule.strip_width >= self.y.w else 0, n)
         self.weights = wide.weights
         taps = {Im2colLayout.PIXELS: self.in_c, Im2colLayout.ROWS: self.kernel_w * self.in_c}
         self.reduction = taps.get(self.layout, strip_depth(layer, self.weights.shape[2]))

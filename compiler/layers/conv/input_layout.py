@@ -79,17 +79,22 @@ def strip_depth(layer: ConvLayer, width: int) -> int:
     return ((kernel_h - 1) * width + kernel_w) * in_c
 
 
-def reads_rows(layer: ConvLayer, on_chip: bool) -> bool:
+#: Ratio of the passes over image rows to those over strips up to which MATRIX reads image rows.
+_MAX_MORE_PASSES = 1.5
+
+
+def reads_rows(layer: ConvLayer, on_chip: bool, n: int) -> bool:
     """Return True if MATRIX reads image rows in place of the strips that FUSE does not gather.
 
     Otherwise, these strips are loaded, which takes a line of few bytes for each new image row of a strip.
     """
-    return on_chip or layer.strides[0] > 1
+    _, kernel_h, kernel_w, in_c = layer.weights.shape
+    by_rows, by_strips = kernel_h * ceil_div(kernel_w * in_c, n), ceil_div(kernel_h * kernel_w * in_c, n)
+    return on_chip or (layer.strides[0] > 1 and by_rows <= _MAX_MORE_PASSES * by_strips)
 
 
-#: Cycles of FUSE between two commands that gather strips.
-_GATHER_COMMAND = 25
-_NEXT_GATHER = 8
+#: Cycles of FUSE between two commands that gather strips, fewer if these are gathered long before they are needed.
+_GATHER_COMMAND, _NEXT_GATHER = 25, 8
 
 
 def gather_cycles(

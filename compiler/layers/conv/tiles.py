@@ -8,7 +8,6 @@ from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, 
 from compiler.commands.tile_buffers import (
     CodegenContext,
     ColumnStrip,
-    TileBuffers,
     image_lines,
     image_rows,
     pieces,
@@ -292,7 +291,7 @@ class ConvImage:
     @property
     def _reads_rows(self) -> bool:
         """True if MATRIX reads image rows in place of the strips inside the image that FUSE does not gather."""
-        return self.layout == Im2colLayout.GATHERED and reads_rows(self.layer, self.x.on_chip)
+        return self.layout == Im2colLayout.GATHERED and reads_rows(self.layer, self.x.on_chip, self.n)
 
     @property
     def _strip_sources(self) -> _StripSources:
@@ -490,7 +489,7 @@ class ConvImage:
         ]
 
     def _strips(self, load_rows: Rows, part: Rows, _: int, address: BufferRef) -> list[Command]:
-        """Return the loads of some rows of all strips that are loaded, and the fills of the padding around the image."""
+        """Return the loads of some rows of the strips that FUSE does not gather, and the fills of the padding."""
         runs = self._strip_sources.loaded
         return [each for run in runs for each in self._load_strips(load_rows, part, run, address)]
 
@@ -613,7 +612,9 @@ class ConvImage:
             "clip_hi": high,
         }
         out = []
-        for column, columns in chain.from_iterable(self._columns(*run) for run in self._strip_sources.gathered):
+        for column, columns in chain.from_iterable(
+            self._columns(*run) for run in self._strip_sources.gathered
+        ):
             at = column * stride + before
             inside = 0 <= at <= self.x.w - self.strip_width
             size = line if inside else self.x.c

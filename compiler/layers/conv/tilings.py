@@ -101,8 +101,10 @@ class _Cut:
         #: Output columns whose strips FUSE gathers, and of the others, those that are loaded and those for which MATRIX
         #: reads image rows.
         self.gathered, self.loaded, self.direct = _shares(
-            layer, self.layout, s.width, self.y.w, context.x_on_chip
+            layer, self.layout, s.width, self.y.w, context.x_on_chip, n
         )
+        #: True if the strips of a part of the columns are gathered at a time.
+        self.divided = self.strips > 1 or self.gathered < self.y.w
         #: Passes over the latter.
         self.row_passes = self.kernel_h * ceil_div(self.in_c * kernel_w, n)
         self.rows_per_load = min(s.rows_per_load, self.y.h)
@@ -139,8 +141,8 @@ class _Cut:
         reach = (self.kernel_h - 1) * self.layer.dilations[0] + 1
         count = input_rows(rows, self.stride, reach, x.h)
         if self.loaded:
-            strips = self.loaded * ((rows - 1) * self.stride + self.kernel_h)
-            beats = strips * max((self.kernel_w * x.c + n - 1) / n, least)
+            strips = self.loaded // self.strip_pixels * ((rows - 1) * self.stride + self.kernel_h)
+            beats = strips * max((self.wide.weights.shape[2] * x.c + n - 1) / n, least)
             return beats + lines(count, x.w * x.c, self.x_row, n, least)
         if self.layout == Im2colLayout.ROWS:
             if self.strips > 1:
@@ -327,7 +329,7 @@ class _Tile:
             loads += with_drain(layer.drain, s, cut.context, place, cut.blocks, beats)
             fuse = pixels * part.blocks * cut.drain_rate
             gathers = cut.gathers(drained) if part.block == 0 else 0.0
-            if cut.strips == 1 or s.x_buffers < _GATHERED_X_BUFFERS:
+            if not cut.divided or s.x_buffers < _GATHERED_X_BUFFERS:
                 fuse, gathers = fuse + gathers, 0.0
             store = 0.0 if cut.context.y_on_chip else beats
         return PipelineTile(
@@ -393,8 +395,11 @@ _SPLIT_CANDIDATES = 4
 _MAX_SMALL_LOAD_LATENCIES = 4
 #: Minimum size of a first tile's input, in blocks of N beats, for which loading in parts is worthwhile.
 _MIN_SPLIT_INPUT_BLOCKS = 3
-#: Buffers for gathered strips of a part of the columns, so that FUSE need not wait for MATRIX between draining sums and gathering strips.
+#: Buffers for gathered strips of a part of the columns, so that FUSE need not wait for MATRIX between draining sums and
+#: gathering strips.
 _GATHERED_X_BUFFERS = 3
+#: Shares of the strips of whole rows, in eighths, that FUSE gathers if LOAD loads the others.
+_GATHERED_EIGHTHS = (4, 5, 6)
 #: Ratio of the cycles in which FUSE gathers and drains all pixels to those of the array from which FUSE is relieved.
 _MIN_FUSE_SHARE = 0.75
 #: Number of strip widths that fit, beginning with the largest, from which the best is chosen.
@@ -420,13 +425,13 @@ _Found = tuple[float, LayerSchedule, ConvTile]
 
 
 def _shares(
-    layer: ConvLayer, layout: Im2colLayout, gathered: int, columns: int, on_chip: bool
+    layer: ConvLayer, layout: Im2colLayout, gathered: int, columns: int, on_chip: bool, n: int
 ) -> tuple[int, int, int]:
     """Return the output columns of gathered strips and of others: of loaded strips, and those without strips."""
     if layout != Im2colLayout.GATHERED or gathered >= columns:
         return columns, 0, 0
     rest = columns - gathered
-    return (gathered, 0, rest) if reads_rows(layer, on_chip) else (gathered, rest, 0)
+    return (gathered, 0, rest) if reads_rows(layer, on_chip, n) else (gathered, rest, 0)
 
 
 class ConvTiler:
@@ -461,7 +466,7 @@ class ConvTiler:
         self.wide, self.strip_pixels = strips_of(layer, layout, self.y.w if self.strips == 1 else 0, n)
         self.taps = self.kernel_h * self.kernel_w
         self.gathered, self.loaded, self.direct = _shares(
-            layer, layout, gathered, self.y.w, context.x_on_chip
+            layer, layout, gathered, self.y.w, context.x_on_chip, n
         )
         self.passes = {
             Im2colLayout.PIXELS: self.taps * ceil_div(self.in_c, n),
@@ -591,7 +596,7 @@ class ConvTiler:
             each = gather_cycles(self.wide, self.x, y, height / steps_per_load, n, inside)
             gathers = row_loads * steps_per_load * each
         x_buffers = min(2, row_loads * parts)
-        if self.layout == Im2colLayout.GATHERED and self.strips > 1:
+        if self.layout == Im2colLayout.GATHERED and (self.strips > 1 or self.gathered < self.y.w):
             room = (context.free - w_bytes * w_least - y_bytes) // x_bytes
             x_buffers = max(x_buffers, min(_GATHERED_X_BUFFERS, row_loads, room))
         if kept:
@@ -734,20 +739,25 @@ def _divided_gathers(context: TilingContext, layer: ConvLayer) -> Iterator[tuple
     """Yield widths of strips of columns, and of these columns, the numbers whose pixels FUSE gathers.
 
     FUSE is relieved if it takes about as long as the array. Strips of columns, unlike strips of rows, share no gathered
-    pixels.
+    pixels. Whole rows are divided if several output columns share a strip.
     """
     n, (out_c, kernel_h, kernel_w, in_c), y = context.config.n, layer.weights.shape, images(layer)[1]
-    drain, each = ceil_div(out_c, n), layer.strides[0] * ceil_div(kernel_w * in_c, n)
+    wide, pixels = strips_of(layer, Im2colLayout.GATHERED, y.w, n)
+    drain, each = ceil_div(out_c, n), layer.strides[0] * ceil_div(wide.weights.shape[2] * in_c, n) / pixels
     array = drain * ceil_div(kernel_h * kernel_w * in_c, n)
     if drain + each < _MIN_FUSE_SHARE * array:
         return
+    by_rows = reads_rows(layer, context.x_on_chip, n)
+    if pixels > 1:
+        if layer.strides[0] > 1 and not by_rows:
+            strips = y.w // pixels
+            yield from ((ALL_COLUMNS, strips * share // 8 * pixels) for share in _GATHERED_EIGHTHS)
+        return
     widths = sorted({ceil_div(y.w, ceil_div(y.w, size * n // 4)) for size in (1, 2, 3, 4)})
-    more = 0
-    if reads_rows(layer, context.x_on_chip):
-        if drain + each <= array:
-            yield from ((width, width) for width in widths)
-            return
-        more = drain * kernel_h * ceil_div(kernel_w * in_c, n) - array
+    if by_rows and drain + each <= array:
+        yield from ((width, width) for width in widths)
+        return
+    more = drain * kernel_h * ceil_div(kernel_w * in_c, n) - array if by_rows else 0
     rest = max(drain + each - array, 0) / (more + each)
     for width in widths:
         least = int(width * rest)
