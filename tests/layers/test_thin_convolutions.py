@@ -213,7 +213,13 @@ def test_gathered_strips_are_exact(target: str, seed: int) -> None:
     graph, x, wanted = shape.case(np.random.default_rng(seed))
     first = compile(graph, target)
     # Strips of all columns, and of strips of columns of which some are loaded or read from image rows.
-    for rows, tiles, across, gathered in ((1, 1, 999, 999), (2, 2, 7, 3), (3, 1, 999, 6), (5, 1, 4, 1)):
+    for rows, tiles, across, gathered in (
+        (1, 1, 999, 999),
+        (2, 2, 7, 3),
+        (3, 1, 999, 6),
+        (5, 1, 4, 1),
+        (5, 1, 2, 1),
+    ):
         layers = {
             name: replace(
                 layer,

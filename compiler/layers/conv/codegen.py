@@ -193,12 +193,14 @@ class ConvSteps:
             tiles = [(load_rows, block) for load_rows in row_groups for block in blocks]
         else:
             tiles = [(load_rows, block) for block in blocks for load_rows in row_groups]
-        steps, gathers = [], []
-        for number, (load_rows, block) in enumerate(tiles, 1):
-            steps.append(self._tile(*load_rows, *block, first=number == 1, last=number == len(tiles)))
+        steps, gathers, firsts = [], [], []
+        for number, (load_rows, block) in enumerate(tiles):
+            before = self.image.loads
+            steps.append(self._tile(*load_rows, *block, first=not number, last=number == len(tiles) - 1))
             gathers.append(self.image.gathers)
+            firsts += [number] if self.image.loads > before else []
             self.image.gathers = []
-        return _ahead(steps, gathers, self.image.depth - 1)
+        return _ahead(steps, gathers, firsts, self.image.depth - 1)
 
     def _tile(
         self,
@@ -294,7 +296,9 @@ class ConvSteps:
         ]
 
 
-def _ahead(tiles: list[list[TileStep]], gathers: list[list[TileStep]], ahead: int) -> list[TileStep]:
+def _ahead(
+    tiles: list[list[TileStep]], gathers: list[list[TileStep]], firsts: list[int], ahead: int
+) -> list[TileStep]:
     """Return all steps in order; the inputs of a load are gathered during the tiles of the load `ahead` loads before.
 
     Parameters
@@ -302,11 +306,13 @@ def _ahead(tiles: list[list[TileStep]], gathers: list[list[TileStep]], ahead: in
     tiles : list of lists of TileStep
         Steps of each tile.
     gathers : list of lists of TileStep
-        For each tile, the steps that gather its inputs; empty if an earlier tile has the same inputs.
+        For each tile, the steps that gather its inputs; empty if it needs none, or if an earlier tile has the same
+        inputs.
+    firsts : list of int
+        First tile of each load.
     """
     before: list[list[TileStep]] = [[] for _ in tiles]
-    firsts = [tile for tile, steps in enumerate(gathers) if steps]
-    if firsts and ahead:  # weights and parameters precede the inputs of the second load
+    if ahead and gathers[0]:  # weights and parameters precede the inputs of the second load
         for step in tiles[0]:
             gathers[0][-1].loads += step.loads
             step.loads = []

@@ -255,6 +255,11 @@ class ConvImage:
         return _UNLIMITED_DEPTH if self.in_place else self.tiles.depth
 
     @property
+    def loads(self) -> int:
+        """Number of pieces that have been loaded or gathered so far."""
+        return 0 if self.in_place else len(self.tiles.keys)
+
+    @property
     def in_place(self) -> bool:
         """True if MATRIX reads the image on chip where it is."""
         return self.x.on_chip and self.layout != Im2colLayout.GATHERED
