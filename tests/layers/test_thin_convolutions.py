@@ -292,8 +292,11 @@ def test_strips_are_gathered_from_images_on_chip() -> None:
 @pytest.mark.parametrize(
     ("shape", "share"),
     [
-        (Convolution(48, 48, inputs=3, outputs=32, strides=(2, 2)), 0.54),
-        (Convolution(32, 32, inputs=3, outputs=32), 0.65),
+        (Convolution(48, 48, inputs=3, outputs=32, strides=(2, 2)), 0.64),
+        (Convolution(96, 96, inputs=3, outputs=32, strides=(2, 2)), 0.76),
+        (Convolution(128, 128, inputs=3, outputs=16, strides=(2, 2)), 0.65),
+        (Convolution(32, 32, inputs=3, outputs=32), 0.69),
+        (Convolution(64, 64, inputs=3, outputs=16), 0.74),
         (Convolution(48, 48, inputs=1, outputs=32), 0.42),
         (Convolution(64, 64, inputs=3, outputs=96, kernel=(4, 4), strides=(4, 4), pad=0), 0.75),
     ],
