@@ -117,7 +117,7 @@ _Run = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Walk:
+class ConvWalk:
     """MATRIX fields for the inputs of some output columns, the first of which is `column`."""
 
     fields: dict[str, int | BufferRef]
@@ -314,15 +314,20 @@ class ConvImage:
         last = (self.x.w - self.strip_width - self.strip.before) // self.strip_stride
         high = min(max(last + 1, 0), count)
         low = min(ceil_div(max(-self.strip.before, 0), self.strip_stride), high)
-        middle = min(low + schedule.width // self.strip_pixels, high)
-        edges, inside, rest = [(0, low), (high, count)], [(low, middle)], [(middle, high)]
+        many = min(schedule.width // self.strip_pixels, high - low)
+        left, right = low > 0, high < count
+        # Beside an edge, strips are gathered if MATRIX can then read both together, or loaded together with the edge.
+        leftmost = (left or not right) if self._reads_rows else (right or not left)
+        first = low if leftmost else high - many
+        edges, inside = [(0, low), (high, count)], [(first, first + many)]
+        rest = [(low, first), (first + many, high)]
         if self.x.on_chip:
-            shares = [], [(0, middle), (high, count)], rest
+            shares = [], edges + inside, rest
         elif self._reads_rows:
             shares = edges, inside, rest
         else:
-            shares = [(0, low), (middle, count)], inside, []
-        return _StripSources(*([(a, b - a) for a, b in runs if b > a] for runs in shares))
+            shares = edges + rest, inside, []
+        return _StripSources(*(_joined([(a, b - a) for a, b in runs if b > a]) for runs in shares))
 
     def _size(self, start: int, rows: int) -> int:
         if self._has_strips:
@@ -342,7 +347,7 @@ class ConvImage:
         """Return the distance in bytes between strips."""
         return self._height(rows) * self.row
 
-    def get(self, step: TileStep, load_rows: Rows, part: TilePart, block: int, k: int) -> list[Walk]:
+    def get(self, step: TileStep, load_rows: Rows, part: TilePart, block: int, k: int) -> list[ConvWalk]:
         """Return the input of a part of a tile: the addresses of its rows and the walks over them.
 
         `block` is the first block of output channels of the tile.
@@ -362,7 +367,7 @@ class ConvImage:
         u0 = start * layer.strides[0] - layer.pads[0] - first
         if self.flat:
             flat = {"a_base": base.plus(u0 * self.row), "x_count": rows * self.y.w, "a_v": self.pixel}
-            return [Walk(flat)]
+            return [ConvWalk(flat)]
         walk: dict[str, int | BufferRef] = {
             "a_base": base,
             "x_count": self.y.w,
@@ -379,7 +384,7 @@ class ConvImage:
             "acc_y": self.y.w,
         }
         if self.layout == Im2colLayout.ROWS:
-            return [Walk(walk | {"a_base": base.plus(max(self.strip.before, 0) * self.pixel)})]
+            return [ConvWalk(walk | {"a_base": base.plus(max(self.strip.before, 0) * self.pixel)})]
         across = {
             "kx_count": self.kernel_w,
             "v0": self.strip.before,
@@ -387,11 +392,11 @@ class ConvImage:
             "v_lim": self.x.w,
             "w_kx": self._w_row,
         }
-        return [Walk(walk | across)]
+        return [ConvWalk(walk | across)]
 
     def _strip_walks(
         self, step: TileStep, key: tuple[int, int, int, int, int, int], load_rows: Rows, part: TilePart
-    ) -> list[Walk]:
+    ) -> list[ConvWalk]:
         """Return the walks over strips, one for each of the output columns that share a strip, and over image rows."""
         layer, start, rows, pixels = self.layer, part.start, part.rows, self.strip_pixels
         if self.layout == Im2colLayout.GATHERED:
@@ -411,7 +416,7 @@ class ConvImage:
         for (first, count), pixel in product(_joined([*sources.loaded, *sources.gathered]), range(pixels)):
             offset = first * pitch + pixel * layer.strides[1] * self.in_c
             where = {"a_base": address.plus(offset), "x_count": count}
-            walks.append(Walk(strips | where, first * pixels + pixel))
+            walks.append(ConvWalk(strips | where, first * pixels + pixel))
         for first, count in sources.direct:
             base, top, height = self._source(key, load_rows, step)
             deep, column = self.kernel_w * self.in_c, self.strip.before + first * self.strip_stride
@@ -430,7 +435,7 @@ class ConvImage:
                 "u_lim": height,
                 "w_ky": self.strip_width * self.in_c * self.n,
             }
-            walks.append(Walk(common | walk, first * pixels))
+            walks.append(ConvWalk(common | walk, first * pixels))
         return walks
 
     @property
