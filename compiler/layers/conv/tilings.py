@@ -103,10 +103,10 @@ class _Cut:
         self.gathered, self.loaded, self.direct = _shares(
             layer, self.layout, s.width, self.y.w, context.x_on_chip, n
         )
-        #: True if the strips of a part of the columns are gathered at a time.
-        self.divided = self.strips > 1 or self.gathered < self.y.w
         #: Passes over the latter.
         self.row_passes = self.kernel_h * ceil_div(self.in_c * kernel_w, n)
+        #: True if the strips of a part of the columns are gathered at a time.
+        self.divided = self.strips > 1 or self.gathered < self.y.w
         self.rows_per_load = min(s.rows_per_load, self.y.h)
         self.rows, self.columns = min(s.rows, self.rows_per_load), min(s.columns, self.blocks)
         self.depth = self.k_blocks
@@ -504,7 +504,7 @@ class ConvTiler:
                 return size, lines(rows * self.x.w, channels, self.x.c, n)
             if self.strips > 1:
                 return size, lines(rows, line, self.x_row, n) + strips
-            return size, (size - gathered) / n
+            return size, (size - gathered) / n + strips
         astride = 0 if self.x.c % n == 0 else n - 1  # pieces of pixels begin anywhere in a beat
         return size, rows * self.x.w * (self.x.c * part + astride) / n
 
