@@ -74,15 +74,69 @@ class TileBuffers:
         self.buffer, self.load = buffer, load
         self.keys: list[Hashable] = []
 
+    @property
+    def depth(self) -> int:
+        """Number of tiles that are in the scratchpad at the same time."""
+        return self.buffer.depth
+
     def get(self, key: Hashable, step: TileStep) -> BufferRef:
         """Return the address of a tile; if the tile is not loaded, add its loads to the step."""
-        recent = self.keys[-self.buffer.depth :]
+        recent = self.keys[-self.depth :]
         if key in recent:
-            return BufferRef(self.buffer, len(self.keys) - len(recent) + recent.index(key))
-        address = BufferRef(self.buffer, len(self.keys))
+            return self._address(len(self.keys) - len(recent) + recent.index(key))
+        address = self._address(len(self.keys))
         self.keys.append(key)
         step.loads += self.load(key, address)
         return address
+
+    def _address(self, number: int) -> BufferRef:
+        """Return the address of the tile that is loaded as number `number`."""
+        return BufferRef(self.buffer, number)
+
+
+class _SeparateTileBuffers(TileBuffers):
+    """Tiles that are loaded on demand into several buffers in turn, each of which is a buffer of one tile."""
+
+    def __init__(self, buffers: list[CircularBuffer], load: Callable[[Hashable, BufferRef], list[Command]]):
+        super().__init__(buffers[0], load)
+        self.buffers = buffers
+
+    @property
+    def depth(self) -> int:
+        """Number of tiles that are in the scratchpad at the same time."""
+        return len(self.buffers)
+
+    def _address(self, number: int) -> BufferRef:
+        return BufferRef(self.buffers[number % self.depth])
+
+
+def tile_buffers(
+    name: str,
+    size: int,
+    depth: int,
+    load: Callable[[Hashable, BufferRef], list[Command]],
+    *,
+    separate: bool,
+) -> TileBuffers:
+    """Return buffers in the scratchpad for tiles that are loaded on demand.
+
+    Parameters
+    ----------
+    name : str
+        Name of the buffers in listings.
+    size : int
+        Size of a tile in bytes.
+    depth : int
+        Number of tiles.
+    load : callable
+        Function that returns the commands to load a tile, given its key and its address.
+    separate : bool
+        True if units access two tiles at the same time, which are therefore in different banks if possible.
+    """
+    if separate:
+        tiles = [CircularBuffer(BufferMemory.SP, f"{name}{i}", size, family=name) for i in range(depth)]
+        return _SeparateTileBuffers(tiles, load)
+    return TileBuffers(CircularBuffer(BufferMemory.SP, name, size, depth), load)
 
 
 class BufferRotation:

@@ -54,6 +54,8 @@ class PipelineTile(NamedTuple):
         Number of commands other than loads.
     separate : bool
         True for a part of a tile whose sums are not in the buffers of the other tiles.
+    ahead : float
+        Cycles of FUSE before its other cycles, for later tiles, so that they do not depend on the sums of this tile.
     """
 
     loads: tuple[tuple[str, object, float], ...]
@@ -62,6 +64,7 @@ class PipelineTile(NamedTuple):
     store: float
     commands: int
     separate: bool = False
+    ahead: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -243,8 +246,8 @@ def simulate_pipeline(
             done = array + _FILL
             work[0] += tile.array
         if tile.fuse:
-            fuse = max(fuse, done, stored[result]) + tile.fuse * fuse_rate
-            work[1] += tile.fuse * fuse_rate
+            fuse = max(fuse + tile.ahead * fuse_rate, done, stored[result]) + tile.fuse * fuse_rate
+            work[1] += (tile.fuse + tile.ahead) * fuse_rate
             done = fuse + pipeline.result
             if not tile.separate:
                 drained[turn] = done
@@ -315,7 +318,7 @@ def _rest(
                 if name not in _CONSTANT:
                     then, at = list(work), work[2] + work[3]
         work[0] += tile.array
-        work[1] += tile.fuse * fuse_rate
+        work[1] += (tile.fuse + tile.ahead) * fuse_rate
         work[3] += tile.store * beat
         work[4] += tile.commands
     if left > _COUNTED_TILES:

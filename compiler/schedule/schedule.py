@@ -92,7 +92,9 @@ class LayerSchedule:
     rows_per_load : int
         Output rows whose input rows are loaded together; they form one or more tiles.
     width : int
-        Output columns of a tile of a depthwise convolution; with fewer columns, the line buffers hold more rows.
+        Output columns of a tile of a depthwise convolution; with fewer columns, the line buffers hold more rows. Of a
+        convolution with `im2col` and `fold_kernel_width`: output columns of a tile whose inputs FUSE copies; those of
+        the others are loaded, or read from the image rows.
     columns : int
         Blocks of N output channels of a tile.
     depth : int

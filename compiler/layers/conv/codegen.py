@@ -76,9 +76,7 @@ class ConvSteps:
         self.out_c = out_c if self.grouped else layer.group_outputs
         self.block_channels = layer.group_outputs if self.grouped else n
         self.layout = layout_of(layer, schedule, self.x)
-        wide, self.strip_pixels = strips_of(
-            layer, self.layout, self.y.w if schedule.strip_width >= self.y.w else 0, n
-        )
+        wide, _ = strips_of(layer, self.layout, self.y.w if schedule.strip_width >= self.y.w else 0, n)
         self.weights = wide.weights
         taps = {Im2colLayout.PIXELS: self.in_c, Im2colLayout.ROWS: self.kernel_w * self.in_c}
         self.reduction = taps.get(self.layout, strip_depth(layer, self.weights.shape[2]))
@@ -195,12 +193,14 @@ class ConvSteps:
             tiles = [(load_rows, block) for load_rows in row_groups for block in blocks]
         else:
             tiles = [(load_rows, block) for block in blocks for load_rows in row_groups]
-        steps, gathers = [], []
-        for number, (load_rows, block) in enumerate(tiles, 1):
-            steps.append(self._tile(*load_rows, *block, first=number == 1, last=number == len(tiles)))
+        steps, gathers, firsts = [], [], []
+        for number, (load_rows, block) in enumerate(tiles):
+            before = self.image.loads
+            steps.append(self._tile(*load_rows, *block, first=not number, last=number == len(tiles) - 1))
             gathers.append(self.image.gathers)
+            firsts += [number] if self.image.loads > before else []
             self.image.gathers = []
-        return _ahead(steps, gathers, self.image.depth > 1)
+        return _ahead(steps, gathers, firsts, self.image.depth - 1)
 
     def _tile(
         self,
@@ -262,10 +262,7 @@ class ConvSteps:
         k: int,
         k_count: int,
     ) -> list[Command]:
-        """Return the MATRIX commands for one part of a tile; `block` is the first block of the tile's weights.
-
-        There is one command for each of the output columns that share a strip.
-        """
+        """Return the MATRIX commands for one part of a tile; `block` is the first block of the tile's weights."""
         layer, n = self.layer, self.config.n
         last_k = k + k_count == self.k_blocks
         weights = self.w.get((block, k), step).plus((part.block - block) * self.w_part)
@@ -278,7 +275,6 @@ class ConvSteps:
             "a_zp": layer.x_zp,
             "w_zp": layer.w_zp,
             "w_base": weights,
-            "acc_base": acc,
             "ic_count": k_count,
             "k_tail": (self.reduction - 1) % n + 1 if last_k else 0,
             "oc_count": part.blocks,
@@ -294,32 +290,37 @@ class ConvSteps:
             "acc_x": 1,
             "acc_oc": part.pitch * self.image.y.w,
         }
-        image = self.image.get(step, load_rows, part, block, k)
-        fields, base, out = fields | image, image["a_base"], []
-        assert isinstance(base, BufferRef)
-        for pixel in range(self.strip_pixels):
-            offset = pixel * layer.strides[1] * self.in_c
-            where = {"a_base": base.plus(offset), "acc_base": acc.plus(pixel)}
-            out.append(self.context.command(Unit.MATRIX, **(fields | where)))
-        return out
+        return [
+            self.context.command(Unit.MATRIX, **(fields | {"acc_base": acc.plus(walk.column)} | walk.fields))
+            for walk in self.image.get(step, load_rows, part, block, k)
+        ]
 
 
-def _ahead(tiles: list[list[TileStep]], gathers: list[list[TileStep]], early: bool) -> list[TileStep]:
-    """Return all steps in order; if `early`, the inputs of a load are gathered during the tiles of the load before.
+def _ahead(
+    tiles: list[list[TileStep]], gathers: list[list[TileStep]], firsts: list[int], ahead: int
+) -> list[TileStep]:
+    """Return all steps in order; the inputs of a load are gathered during the tiles of the load `ahead` loads before.
 
     Parameters
     ----------
     tiles : list of lists of TileStep
         Steps of each tile.
     gathers : list of lists of TileStep
-        For each tile, the steps that gather its inputs; empty if an earlier tile has the same inputs.
+        For each tile, the steps that gather its inputs; empty if it needs none, or if an earlier tile has the same
+        inputs.
+    firsts : list of int
+        First tile of each load.
     """
     before: list[list[TileStep]] = [[] for _ in tiles]
-    last = 0
-    for tile, steps in enumerate(gathers):
-        for number, step in enumerate(steps):
-            before[last + number * (tile - last) // len(steps) if early else tile].append(step)
-        last = tile if steps else last
+    if ahead and gathers[0]:  # weights and parameters precede the inputs of the second load
+        for step in tiles[0]:
+            gathers[0][-1].loads += step.loads
+            step.loads = []
+    for load, tile in enumerate(firsts):
+        begin = firsts[max(load - ahead, 0)]
+        end = firsts[min(max(load - ahead + 1, 0), load)]
+        for number, step in enumerate(gathers[tile]):
+            before[begin + number * (end - begin) // len(gathers[tile])].append(step)
     return [step for first, rest in zip(before, tiles, strict=True) for step in (*first, *rest)]
 
 

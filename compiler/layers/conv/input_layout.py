@@ -79,24 +79,44 @@ def strip_depth(layer: ConvLayer, width: int) -> int:
     return ((kernel_h - 1) * width + kernel_w) * in_c
 
 
-#: Cycles of FUSE between two commands that gather strips.
-_GATHER_COMMAND = 25
+#: Ratio of the passes over image rows to those over strips up to which MATRIX reads image rows.
+_MAX_MORE_PASSES = 1.5
 
 
-def gather_cycles(layer: ConvLayer, x: Image, y: Image, rows: float, n: int) -> float:
+def reads_rows(layer: ConvLayer, on_chip: bool, n: int) -> bool:
+    """Return True if MATRIX reads image rows in place of the strips that FUSE does not gather.
+
+    Otherwise, these strips are loaded, which takes a line of few bytes for each new image row of a strip.
+    """
+    _, kernel_h, kernel_w, in_c = layer.weights.shape
+    by_rows, by_strips = kernel_h * ceil_div(kernel_w * in_c, n), ceil_div(kernel_h * kernel_w * in_c, n)
+    return on_chip or (layer.strides[0] > 1 and by_rows <= _MAX_MORE_PASSES * by_strips)
+
+
+#: Cycles of FUSE between two commands that gather strips, fewer if these are gathered long before they are needed.
+_GATHER_COMMAND, _NEXT_GATHER = 25, 8
+
+
+def gather_cycles(
+    layer: ConvLayer, x: Image, y: Image, rows: float, n: int, inside: int | None = None
+) -> float:
     """Return the cycles in which FUSE gathers `rows` rows of the strips of all output columns by one step.
 
     Parameters
     ----------
     x, y : Image
-        Shapes of the input and of the output, or of a strip of columns.
+        Shapes of the input and of the output.
+    inside : int, optional
+        Number of strips, all inside the image, that are gathered in place of those of all columns.
     """
     _, _, kernel_w, channels = layer.weights.shape
+    if inside is not None:
+        return rows * inside * ceil_div(kernel_w * channels, n) + _NEXT_GATHER * (inside > 0)
     stride, left = layer.strides[1], layer.pads[1]
-    inside = min(max((x.w - kernel_w + left) // stride + 1, 0), y.w) - min(ceil_div(left, stride), y.w)
-    inside = max(inside, 0)
-    edges = y.w - inside
-    points = inside * ceil_div(kernel_w * channels, n) + edges * kernel_w * ceil_div(channels, n)
+    middle = min(max((x.w - kernel_w + left) // stride + 1, 0), y.w) - min(ceil_div(left, stride), y.w)
+    middle = max(middle, 0)
+    edges = y.w - middle
+    points = middle * ceil_div(kernel_w * channels, n) + edges * kernel_w * ceil_div(channels, n)
     return rows * points + _GATHER_COMMAND * (edges + 1)
 
 

@@ -2,17 +2,18 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from itertools import chain, product
 
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
 from compiler.commands.tile_buffers import (
     CodegenContext,
     ColumnStrip,
-    TileBuffers,
     image_lines,
     image_rows,
     pieces,
+    tile_buffers,
 )
-from compiler.layers.conv.input_layout import Im2colLayout, strips_of
+from compiler.layers.conv.input_layout import Im2colLayout, reads_rows, strips_of
 from compiler.layers.conv.layer import ConvLayer
 from compiler.util.tiles import ceil_div
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD
@@ -111,6 +112,35 @@ def _halves(rows: int, few: int) -> list[int]:
 _UNLIMITED_DEPTH = 1 << 24
 #: First row and number of rows.
 Rows = tuple[int, int]
+#: First strip and number of strips.
+_Run = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class ConvWalk:
+    """MATRIX fields for the inputs of some output columns, the first of which is `column`."""
+
+    fields: dict[str, int | BufferRef]
+    column: int = 0
+
+
+@dataclass(frozen=True)
+class _StripSources:
+    """Runs of strips, one for each output column or for several, by the way in which MATRIX gets their pixels.
+
+    Parameters
+    ----------
+    loaded : list of (int, int)
+        Strips that are loaded from DRAM.
+    gathered : list of (int, int)
+        Strips that FUSE copies from image rows in the scratchpad.
+    direct : list of (int, int)
+        Strips that are not stored: MATRIX reads the image rows, in more passes.
+    """
+
+    loaded: list[_Run]
+    gathered: list[_Run]
+    direct: list[_Run]
 
 
 @dataclass(frozen=True)
@@ -131,6 +161,17 @@ class ConvCut:
     def whole(self) -> bool:
         """True if the reduction dimension is not split."""
         return self.k_size == self.k_blocks
+
+
+def _joined(runs: list[_Run]) -> list[_Run]:
+    """Return runs in order, with adjacent runs joined."""
+    out: list[_Run] = []
+    for first, count in sorted(runs):
+        if out and sum(out[-1]) == first:
+            out[-1] = out[-1][0], out[-1][1] + count
+        else:
+            out.append((first, count))
+    return out
 
 
 class ConvImage:
@@ -194,12 +235,15 @@ class ConvImage:
         count = len(row_groups) * ceil_div(cut.k_blocks, cut.k_size) * layer.batch * len(strips)
         count *= ceil_div(layer.groups, columns) if self.grouped else 1
         size += self.n
-        buffer = CircularBuffer(BufferMemory.SP, f"{name}.x", size, min(context.schedule.x_buffers, count))
-        gathered = layout == Im2colLayout.GATHERED
-        self.tiles = TileBuffers(buffer, self._gather if gathered else self._begin)
+        depth = min(context.schedule.x_buffers, count)
+        gathered, split = layout == Im2colLayout.GATHERED, context.schedule.width < self.y.w
+        load = self._gather if gathered else self._begin
+        # LOAD and FUSE may write two tiles at the same time, and FUSE and MATRIX may read two tiles of image rows.
+        self.tiles = tile_buffers(f"{name}.x", size, depth, load, separate=split and not self._reads_rows)
         if gathered and not self.x.on_chip:
-            source = CircularBuffer(BufferMemory.SP, f"{name}.rows", rows + self.n, buffer.depth)
-            self.source = TileBuffers(source, self._load_source)
+            self.source = tile_buffers(
+                f"{name}.rows", rows + self.n, depth, self._load_source, separate=split and self._reads_rows
+            )
         #: True if only the rows that the next part of a tile needs are loaded.
         self.load_partially = False
         #: Number of rows of each tile, or of its strips, that have been loaded so far.
@@ -208,7 +252,12 @@ class ConvImage:
     @property
     def depth(self) -> int:
         """Number of pieces that are in the scratchpad at the same time."""
-        return _UNLIMITED_DEPTH if self.in_place else self.tiles.buffer.depth
+        return _UNLIMITED_DEPTH if self.in_place else self.tiles.depth
+
+    @property
+    def loads(self) -> int:
+        """Number of pieces that have been loaded or gathered so far."""
+        return 0 if self.in_place else len(self.tiles.keys)
 
     @property
     def in_place(self) -> bool:
@@ -244,6 +293,42 @@ class ConvImage:
         """True if the scratchpad holds the pixels under the kernel for each output column."""
         return self.layout in (Im2colLayout.STRIPS, Im2colLayout.GATHERED)
 
+    @property
+    def _reads_rows(self) -> bool:
+        """True if MATRIX reads image rows in place of the strips inside the image that FUSE does not gather."""
+        return self.layout == Im2colLayout.GATHERED and reads_rows(self.layer, self.x.on_chip, self.n)
+
+    @property
+    def _strip_sources(self) -> _StripSources:
+        """Strips by source.
+
+        If FUSE gathers only a part of the columns, only strips inside the image are gathered, as far as the image is in
+        DRAM, because FUSE copies the pixels at the edges one by one. The others are loaded. If each output row needs
+        several new rows of a strip, MATRIX reads the image rows instead.
+        """
+        count, schedule = self._strip_count, self.context.schedule
+        if self.layout != Im2colLayout.GATHERED:
+            return _StripSources([(0, count)], [], [])
+        if schedule.width >= self.y.w:
+            return _StripSources([], [(0, count)], [])
+        last = (self.x.w - self.strip_width - self.strip.before) // self.strip_stride
+        high = min(max(last + 1, 0), count)
+        low = min(ceil_div(max(-self.strip.before, 0), self.strip_stride), high)
+        many = min(schedule.width // self.strip_pixels, high - low)
+        left, right = low > 0, high < count
+        # Beside an edge, strips are gathered if MATRIX can then read both together, or loaded together with the edge.
+        leftmost = (left or not right) if self._reads_rows else (right or not left)
+        first = low if leftmost else high - many
+        edges, inside = [(0, low), (high, count)], [(first, first + many)]
+        rest = [(low, first), (first + many, high)]
+        if self.x.on_chip:
+            shares = [], edges + inside, rest
+        elif self._reads_rows:
+            shares = edges, inside, rest
+        else:
+            shares = edges + rest, inside, []
+        return _StripSources(*(_joined([(a, b - a) for a, b in runs if b > a]) for runs in shares))
+
     def _size(self, start: int, rows: int) -> int:
         if self._has_strips:
             return self._strip_count * self._pitch(rows)
@@ -262,10 +347,8 @@ class ConvImage:
         """Return the distance in bytes between strips."""
         return self._height(rows) * self.row
 
-    def get(
-        self, step: TileStep, load_rows: Rows, part: TilePart, block: int, k: int
-    ) -> dict[str, int | BufferRef]:
-        """Return the MATRIX fields for the input of a part of a tile: the address of its rows and the walk over them.
+    def get(self, step: TileStep, load_rows: Rows, part: TilePart, block: int, k: int) -> list[ConvWalk]:
+        """Return the input of a part of a tile: the addresses of its rows and the walks over them.
 
         `block` is the first block of output channels of the tile.
         """
@@ -273,21 +356,7 @@ class ConvImage:
         channel = (block if self.grouped else self.group) * self.in_c
         key = (self.number, self.strip.first, channel, *load_rows, k)
         if self._has_strips:
-            gathered = self.layout == Im2colLayout.GATHERED
-            return {
-                "a_base": self.tiles.get(key, step)
-                if gathered
-                else self._load_rows(key, (start, rows), step),
-                "u0": (start - load_rows[0]) * layer.strides[0],
-                "x_count": self._strip_count,
-                "y_count": rows,
-                "a_u": self.row,
-                "a_v": self._pitch(load_rows[1]),
-                "u_y": layer.strides[0],
-                "v_x": 1,
-                "acc_x": self.strip_pixels,
-                "acc_y": self.y.w,
-            }
+            return self._strip_walks(step, key, load_rows, part)
         if self.x.on_chip:
             base, first, count = self.x.address(0, 0, channel + k * self.n), 0, self.x.h
         else:
@@ -297,7 +366,8 @@ class ConvImage:
             base = base.plus((part.block - block) * self.in_c)
         u0 = start * layer.strides[0] - layer.pads[0] - first
         if self.flat:
-            return {"a_base": base.plus(u0 * self.row), "x_count": rows * self.y.w, "a_v": self.pixel}
+            flat = {"a_base": base.plus(u0 * self.row), "x_count": rows * self.y.w, "a_v": self.pixel}
+            return [ConvWalk(flat)]
         walk: dict[str, int | BufferRef] = {
             "a_base": base,
             "x_count": self.y.w,
@@ -314,14 +384,59 @@ class ConvImage:
             "acc_y": self.y.w,
         }
         if self.layout == Im2colLayout.ROWS:
-            return walk | {"a_base": base.plus(max(self.strip.before, 0) * self.pixel)}
-        return walk | {
+            return [ConvWalk(walk | {"a_base": base.plus(max(self.strip.before, 0) * self.pixel)})]
+        across = {
             "kx_count": self.kernel_w,
             "v0": self.strip.before,
             "v_kx": layer.dilations[1],
             "v_lim": self.x.w,
             "w_kx": self._w_row,
         }
+        return [ConvWalk(walk | across)]
+
+    def _strip_walks(
+        self, step: TileStep, key: tuple[int, int, int, int, int, int], load_rows: Rows, part: TilePart
+    ) -> list[ConvWalk]:
+        """Return the walks over strips, one for each of the output columns that share a strip, and over image rows."""
+        layer, start, rows, pixels = self.layer, part.start, part.rows, self.strip_pixels
+        if self.layout == Im2colLayout.GATHERED:
+            address = self.tiles.get(key, step)
+        else:
+            address = self._load_rows(key, (start, rows), step)
+        sources, pitch = self._strip_sources, self._pitch(load_rows[1])
+        common: dict[str, int | BufferRef] = {"y_count": rows, "u_y": layer.strides[0], "acc_y": self.y.w}
+        strips = common | {
+            "u0": (start - load_rows[0]) * layer.strides[0],
+            "a_u": self.row,
+            "a_v": pitch,
+            "v_x": 1,
+            "acc_x": pixels,
+        }
+        walks = []
+        for (first, count), pixel in product(_joined([*sources.loaded, *sources.gathered]), range(pixels)):
+            offset = first * pitch + pixel * layer.strides[1] * self.in_c
+            where = {"a_base": address.plus(offset), "x_count": count}
+            walks.append(ConvWalk(strips | where, first * pixels + pixel))
+        for first, count in sources.direct:
+            base, top, height = self._source(key, load_rows, step)
+            deep, column = self.kernel_w * self.in_c, self.strip.before + first * self.strip_stride
+            pixel, row = self._source_pitch
+            walk: dict[str, int | BufferRef] = {
+                "a_base": base.plus(column * pixel),
+                "x_count": count * pixels,
+                "ky_count": self.kernel_h,
+                "ic_count": ceil_div(deep, self.n),
+                "k_tail": (deep - 1) % self.n + 1,
+                "u0": start * layer.strides[0] - layer.pads[0] - top,
+                "a_u": row,
+                "a_v": pixel,
+                "v_x": layer.strides[1],
+                "u_ky": 1,
+                "u_lim": height,
+                "w_ky": self.strip_width * self.in_c * self.n,
+            }
+            walks.append(ConvWalk(common | walk, first * pixels))
+        return walks
 
     @property
     def _w_row(self) -> int:
@@ -384,7 +499,12 @@ class ConvImage:
         ]
 
     def _strips(self, load_rows: Rows, part: Rows, _: int, address: BufferRef) -> list[Command]:
-        """Return the loads of some rows of all strips, and the fills of the padding around the image."""
+        """Return the loads of some rows of the strips that FUSE does not gather, and the fills of the padding."""
+        runs = self._strip_sources.loaded
+        return [each for run in runs for each in self._load_strips(load_rows, part, run, address)]
+
+    def _load_strips(self, load_rows: Rows, part: Rows, run: _Run, address: BufferRef) -> list[Command]:
+        """Return the loads of some rows of a run of strips."""
         layer, pitch, line = self.layer, self._pitch(load_rows[1]), self.row
         stride, before = self.strip_stride, self.strip.before
         first, count = self._rows(*load_rows)
@@ -398,10 +518,10 @@ class ConvImage:
         for begin, end in ((low, min(high, above)), (max(low, above + count), high)):
             if begin < end:
                 length = (end - begin) * line
-                out.append(self._fill(address.plus(begin * line), length, self._strip_count, pitch))
+                out.append(self._fill(address.plus(run[0] * pitch + begin * line), length, run[1], pitch))
         if rows <= 0:
             return out
-        for column, columns in self._columns():
+        for column, columns in self._columns(*run):
             at = column * stride + before
             skip, end = max(-at, 0), min(at + self.strip_width, self.x.w)
             if columns == 1 and (skip or end < at + self.strip_width):
@@ -425,23 +545,44 @@ class ConvImage:
         return out
 
     def _gather(self, key: Hashable, address: BufferRef) -> list[Command]:
-        """Add the steps in which FUSE gathers all strips of a load; their parts follow the tiles of the load."""
+        """Add the steps in which FUSE gathers strips of a load; their parts follow the tiles of the load.
+
+        Returns
+        -------
+        list of Command
+            Loads of the other strips if FUSE gathers none; otherwise, the first step loads them.
+        """
         *_, start, rows, _ = key  # type: ignore[misc]
+        height = self._height(rows)
+        loads = self._strips((start, rows), (0, height), 0, address)
         steps = [
             TileStep(fuse=self._gather_rows(address, (start, rows), part))
-            for part in pieces(self._height(rows), ceil_div(self._height(rows), self._tiles_per_load(rows)))
+            for part in pieces(height, ceil_div(height, self._tiles_per_load(rows)))
         ]
-        base, first, count = self.x.address(), 0, self.x.h
-        if not self.x.on_chip:
-            base = self.source.get(key, steps[0])
-            first, count = self._rows(start, rows)
+        if not steps[0].fuse:
+            return loads
+        base, first, count = self._source(key, (start, rows), steps[0])
         for step in steps:
             for command in step.fuse:
                 at, low = command.fields["a_base"], command.fields["u0"]
                 assert isinstance(at, int) and isinstance(low, int)
                 command.fields |= {"a_base": base.plus(at), "u0": low - first, "u_lim": count}
+        # The first strips are loaded before FUSE, which has priority at the memory, gathers the others.
+        first_load = len(self.tiles.keys) == 1
+        steps[0].loads = [*loads, *steps[0].loads] if first_load else [*steps[0].loads, *loads]
         self.gathers += steps
         return []
+
+    def _source(self, key: Hashable, load_rows: Rows, step: TileStep) -> tuple[BufferRef, int, int]:
+        """Return the address of the image rows of which strips are gathered, the first row and the number of rows."""
+        if self.x.on_chip:
+            return self.x.address(), 0, self.x.h
+        return self.source.get(key, step), *self._rows(*load_rows)
+
+    @property
+    def _source_pitch(self) -> tuple[int, int]:
+        """Distances in bytes between pixels, and between rows, of the image of which strips are gathered."""
+        return (self.x.pixel, self.x.row) if self.x.on_chip else (self.x.c, self.x.w * self.x.c)
 
     def _tiles_per_load(self, rows: int) -> int:
         return ceil_div(rows, min(self.context.schedule.rows, rows))
@@ -454,13 +595,13 @@ class ConvImage:
         return [self.context.command(Unit.LOAD, dram=self.x.address(first), dst=address, **lines)]
 
     def _gather_rows(self, address: BufferRef, load_rows: Rows, part: Rows) -> list[Command]:
-        """Return the FUSE commands that gather some rows of all strips of a load.
+        """Return the FUSE commands that gather some rows of strips of a load.
 
         A strip inside the image is copied in pieces of N bytes. At the edges of the image, each pixel is copied
         separately, so that FUSE can replace those outside. Addresses and rows of the image are relative to its start.
         """
         layer, line, pitch = self.layer, self.row, self._pitch(load_rows[1])
-        pixel, row = (self.x.pixel, self.x.row) if self.x.on_chip else (self.x.c, self.x.w * self.x.c)
+        pixel, row = self._source_pitch
         stride, before = self.strip_stride, self.strip.before
         dtype = layer.shapes[layer.x].dtype
         low, high = (0, 255) if dtype == Dtype.U8 else (-128, 127)
@@ -481,7 +622,9 @@ class ConvImage:
             "clip_hi": high,
         }
         out = []
-        for column, columns in self._columns():
+        for column, columns in chain.from_iterable(
+            self._columns(*run) for run in self._strip_sources.gathered
+        ):
             at = column * stride + before
             inside = 0 <= at <= self.x.w - self.strip_width
             size = line if inside else self.x.c
@@ -505,11 +648,11 @@ class ConvImage:
             out.append(self.context.command(Unit.FUSE, **fields))
         return out
 
-    def _columns(self) -> list[tuple[int, int]]:
-        """Return runs of output columns with similar strips as (first column, count); edge columns are single runs."""
-        stride, before, count = self.strip_stride, self.strip.before, self._strip_count
-        inside = [c for c in range(count) if 0 <= c * stride + before <= self.x.w - self.strip_width]
-        sides = [(c, 1) for c in range(count) if c not in inside]
+    def _columns(self, first: int, count: int) -> list[_Run]:
+        """Return the strips of a run as runs of similar strips; strips that extend beyond the image are single runs."""
+        stride, before, strips = self.strip_stride, self.strip.before, range(first, first + count)
+        inside = [c for c in strips if 0 <= c * stride + before <= self.x.w - self.strip_width]
+        sides = [(c, 1) for c in strips if c not in inside]
         return [*sides, (inside[0], len(inside))] if inside else sides
 
     def _fill(self, address: BufferRef, length: int, lines: int, pitch: int) -> Command:

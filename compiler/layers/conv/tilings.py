@@ -12,6 +12,7 @@ from compiler.layers.conv.input_layout import (
     can_pack_pixels,
     gather_cycles,
     pack_pixels,
+    reads_rows,
     row_phases,
     strips_of,
 )
@@ -97,6 +98,15 @@ class _Cut:
             ceil_div(self.in_c * deep, n),
         )
         self.again = self.taps // deep  # number of passes over each block of the reduction dimension
+        #: Output columns whose strips FUSE gathers, and of the others, those that are loaded and those for which MATRIX
+        #: reads image rows.
+        self.gathered, self.loaded, self.direct = _shares(
+            layer, self.layout, s.width, self.y.w, context.x_on_chip, n
+        )
+        #: Passes over the latter.
+        self.row_passes = self.kernel_h * ceil_div(self.in_c * kernel_w, n)
+        #: True if the strips of a part of the columns are gathered at a time.
+        self.divided = self.strips > 1 or self.gathered < self.y.w
         self.rows_per_load = min(s.rows_per_load, self.y.h)
         self.rows, self.columns = min(s.rows, self.rows_per_load), min(s.columns, self.blocks)
         self.depth = self.k_blocks
@@ -130,6 +140,10 @@ class _Cut:
             return count * max((self.wide.weights.shape[2] * x.c + n - 1) / n, least)
         reach = (self.kernel_h - 1) * self.layer.dilations[0] + 1
         count = input_rows(rows, self.stride, reach, x.h)
+        if self.loaded:
+            strips = self.loaded // self.strip_pixels * ((rows - 1) * self.stride + self.kernel_h)
+            beats = strips * max((self.wide.weights.shape[2] * x.c + n - 1) / n, least)
+            return beats + lines(count, x.w * x.c, self.x_row, n, least)
         if self.layout == Im2colLayout.ROWS:
             if self.strips > 1:
                 return lines(count, x.w * x.c, self.x_row, n, least)
@@ -146,8 +160,14 @@ class _Cut:
         if self.layout != Im2colLayout.GATHERED:
             return 0.0
         again = max(self.kernel_h - self.stride, 0) / self.rows_per_load
-        y = replace(self.y, w=self.y.w // self.strip_pixels)
-        return gather_cycles(self.wide, self.x, y, rows * (self.stride + again), self.n)
+        y, strips = replace(self.y, w=self.y.w // self.strip_pixels), self.gathered // self.strip_pixels
+        inside = strips if strips < y.w or self.strips > 1 else None
+        return gather_cycles(self.wide, self.x, y, rows * (self.stride + again), self.n, inside)
+
+    def passes(self, rows: int, depth: int) -> float:
+        """Return the cycles of MATRIX for `rows` rows and a block of outputs, with `depth` blocks of inputs."""
+        strips = self.again * depth * max(rows * (self.y.w - self.direct), self.n)
+        return strips + (self.direct > 0) * self.row_passes * max(rows * self.direct, self.n)
 
     def out(self, pixels: int, block: int, columns: int) -> float:
         """Return the bus beats for storing the results of some channel blocks."""
@@ -191,13 +211,13 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
         saved, cut.split_last = saved + points * cut.y.w * cut.drain_rate, False
     steps = cut.groups * (whole + sum(tile.steps for tile in ends))
     period = cut.parts * (groups if s.order == "rows" else 1)
-    through = sum(
-        max(min(cut.rows, high - row) * cut.y.w, cut.n)
+    array = sum(
+        cut.passes(min(cut.rows, high - row), cut.k_blocks)
         for first in range(0, cut.y.h, cut.rows_per_load)
         for high in [min(cut.rows_per_load, cut.y.h - first)]
         for row in range(0, high, cut.rows)
     )
-    array = float(cut.groups * cut.images * through * cut.blocks * cut.again * cut.k_blocks)
+    array = float(cut.groups * cut.images * array * cut.blocks)
     return TilePipeline(
         _conv_tiles(cut),
         steps,
@@ -301,22 +321,25 @@ class _Tile:
         deep = min(depth * n, cut.in_c - k * cut.depth * n) if cut.parts > 1 else cut.in_c
         loads = self._image(k, until)
         loads.append(("w", (self.key[0], self.block, k), float(self.columns * cut.taps * deep)))
-        fuse = store = 0.0
+        fuse = store = gathers = 0.0
         if drained:
             pixels = drained * cut.y.w
             beats = cut.out(pixels, part.block, part.blocks)
             place = (*self.key[:2], self.row + part.start, part.block)
             loads += with_drain(layer.drain, s, cut.context, place, cut.blocks, beats)
             fuse = pixels * part.blocks * cut.drain_rate
-            fuse += cut.gathers(drained) if part.block == 0 else 0.0
+            gathers = cut.gathers(drained) if part.block == 0 else 0.0
+            if not cut.divided or s.x_buffers < _GATHERED_X_BUFFERS:
+                fuse, gathers = fuse + gathers, 0.0
             store = 0.0 if cut.context.y_on_chip else beats
         return PipelineTile(
             tuple(loads),
-            part.blocks * cut.again * depth * max(rows * cut.y.w, n),
+            part.blocks * cut.passes(rows, depth),
             fuse,
             store,
             cut.strip_pixels + (drained > 0) * (2 - cut.context.y_on_chip),
             self.last,
+            gathers,
         )
 
     def _image(self, k: int, until: int) -> list[TileLoad]:
@@ -372,6 +395,13 @@ _SPLIT_CANDIDATES = 4
 _MAX_SMALL_LOAD_LATENCIES = 4
 #: Minimum size of a first tile's input, in blocks of N beats, for which loading in parts is worthwhile.
 _MIN_SPLIT_INPUT_BLOCKS = 3
+#: Buffers for gathered strips of a part of the columns, so that FUSE need not wait for MATRIX between draining sums and
+#: gathering strips.
+_GATHERED_X_BUFFERS = 3
+#: Shares of the strips of whole rows, in eighths, that FUSE gathers if LOAD loads the others.
+_GATHERED_EIGHTHS = (4, 5, 6)
+#: Ratio of the cycles in which FUSE gathers and drains all pixels to those of the array from which FUSE is relieved.
+_MIN_FUSE_SHARE = 0.75
 #: Number of strip widths that fit, beginning with the largest, from which the best is chosen.
 _FITTING_WIDTHS = 4
 #: Minimum number of result tiles for draining the last one in parts, and maximum number of weight tiles in flight.
@@ -394,8 +424,21 @@ class ConvTile:
 _Found = tuple[float, LayerSchedule, ConvTile]
 
 
+def _shares(
+    layer: ConvLayer, layout: Im2colLayout, gathered: int, columns: int, on_chip: bool, n: int
+) -> tuple[int, int, int]:
+    """Return the output columns of gathered strips and of others: of loaded strips, and those without strips."""
+    if layout != Im2colLayout.GATHERED or gathered >= columns:
+        return columns, 0, 0
+    rest = columns - gathered
+    return (gathered, 0, rest) if reads_rows(layer, on_chip, n) else (gathered, rest, 0)
+
+
 class ConvTiler:
-    """Generator of the tilings of a convolution whose image has a given layout."""
+    """Generator of the tilings of a convolution whose image has a given layout.
+
+    If the strips of pixels are gathered, `gathered` is the number of output columns whose strips are.
+    """
 
     def __init__(
         self,
@@ -404,6 +447,7 @@ class ConvTiler:
         layout: Im2colLayout,
         pixels_per_pass: int,
         width: int = ALL_COLUMNS,
+        gathered: int = ALL_COLUMNS,
     ):
         self.context, self.layer, self.n = context, layer, context.config.n
         self.layout, self.pixels_per_pass, n = layout, pixels_per_pass, context.config.n
@@ -421,10 +465,15 @@ class ConvTiler:
         #: Convolution whose kernels the strips contain, and output columns per strip.
         self.wide, self.strip_pixels = strips_of(layer, layout, self.y.w if self.strips == 1 else 0, n)
         self.taps = self.kernel_h * self.kernel_w
+        self.gathered, self.loaded, self.direct = _shares(
+            layer, layout, gathered, self.y.w, context.x_on_chip, n
+        )
         self.passes = {
             Im2colLayout.PIXELS: self.taps * ceil_div(self.in_c, n),
             Im2colLayout.ROWS: self.kernel_h * ceil_div(self.in_c * self.kernel_w, n),
         }.get(layout, ceil_div(self.in_c * self.taps, n))
+        #: Passes for columns without strips.
+        self.row_passes = self.kernel_h * ceil_div(self.in_c * self.kernel_w, n)
         self.reach = (self.kernel_h - 1) * layer.dilations[0] + 1
         padding = layer.pads[1] + layer.pads[3] if layout == Im2colLayout.ROWS and self.strips == 1 else 0
         self.pitch = self.x.w + padding
@@ -445,6 +494,7 @@ class ConvTiler:
             return gathered, 0
         if self.layout == Im2colLayout.STRIPS:
             return count * line + n, count * (line + n - 1) / n
+        strips = count / self.y.w * self.loaded * (line + n - 1) / n
         rows = input_rows(rows_per_load, stride, self.reach, self.x.h)
         channels = min(columns * self.in_c, self.x.c) if self.grouped else self.in_c
         line = self.pitch * channels
@@ -453,8 +503,8 @@ class ConvTiler:
             if channels < self.x.c:  # only the channels of some groups are loaded
                 return size, lines(rows * self.x.w, channels, self.x.c, n)
             if self.strips > 1:
-                return size, lines(rows, line, self.x_row, n)
-            return size, (size - gathered) / n
+                return size, lines(rows, line, self.x_row, n) + strips
+            return size, (size - gathered) / n + strips
         astride = 0 if self.x.c % n == 0 else n - 1  # pieces of pixels begin anywhere in a beat
         return size, rows * self.x.w * (self.x.c * part + astride) / n
 
@@ -489,6 +539,13 @@ class ConvTiler:
 
     def _tiles(self, depth: int) -> list[ConvTile]:
         most = min(self.blocks, self.context.config.param_slots // 2)
+        if self.strips > 1 and self.layout == Im2colLayout.GATHERED:
+            # The results of a part of the columns are stored in lines of whole pixels, and few rows are gathered twice.
+            return [
+                ConvTile(depth, most, rows, rows, order, resident)
+                for rows in cuts(self.y.h)
+                for order, resident in _ORDERS
+            ]
         whole = self.context.x_on_chip and self.layout != Im2colLayout.GATHERED
         return [
             ConvTile(depth, columns, rows, rows_per_load, order, resident)
@@ -524,7 +581,9 @@ class ConvTiler:
         w_tiles = groups * (1 if whole else ceil_div(self.in_c, tile.depth * n))
         parts = 1 if whole else w_tiles // groups
         steps = tiles * groups * parts
-        array = tiles * self.blocks * self.passes * self._pass(pixels / tiles)
+        direct = pixels / tiles * self.direct / self.y.w
+        array = tiles * self.blocks * self.passes * self._pass(pixels / tiles - direct)
+        array += tiles * self.blocks * self.row_passes * self._pass(direct) if direct else 0
         x_tiles = parts * (row_loads if tile.order == "channels" else 1)
         w_least = w_tiles if tile.resident else min(2, w_tiles)
         kept = not whole and w_bytes * w_least + x_bytes * x_tiles + y_bytes <= context.free
@@ -532,10 +591,14 @@ class ConvTiler:
         if self.layout == Im2colLayout.GATHERED:
             height = (tile.rows_per_load - 1) * layer.strides[0] + self.kernel_h
             steps_per_load = ceil_div(tile.rows_per_load, tile.rows)
-            y = replace(self.y, w=self.y.w // self.strip_pixels)
-            each = gather_cycles(self.wide, self.x, y, height / steps_per_load, n)
+            y, strips = replace(self.y, w=self.y.w // self.strip_pixels), self.gathered // self.strip_pixels
+            inside = strips if strips < y.w or self.strips > 1 else None
+            each = gather_cycles(self.wide, self.x, y, height / steps_per_load, n, inside)
             gathers = row_loads * steps_per_load * each
         x_buffers = min(2, row_loads * parts)
+        if self.layout == Im2colLayout.GATHERED and (self.strips > 1 or self.gathered < self.y.w):
+            room = (context.free - w_bytes * w_least - y_bytes) // x_bytes
+            x_buffers = max(x_buffers, min(_GATHERED_X_BUFFERS, row_loads, room))
         if kept:
             room = (context.free - w_bytes * w_least - y_bytes) // max(x_bytes, 1)
             x_buffers = max(x_tiles, min(2 * parts, row_loads * parts, room // parts * parts))
@@ -581,6 +644,7 @@ class ConvTiler:
         return cycles * self.groups, LayerSchedule(
             rows=tile.rows,
             rows_per_load=tile.rows_per_load,
+            width=self.gathered if self.gathered < self.y.w else ALL_COLUMNS,
             strip_width=self.width,
             columns=tile.columns,
             depth=tile.depth if self.layout == Im2colLayout.PIXELS else tile.depth * self.taps,
@@ -666,6 +730,39 @@ def _tilings(context: TilingContext, layer: ConvLayer, *, split: bool) -> Tiling
                 fitting += fits
                 if fitting == _FITTING_WIDTHS:
                     break
+            if layout == Im2colLayout.GATHERED and not split:
+                for width, gathered in _divided_gathers(context, wide):
+                    yield from ConvTiler(context, wide, layout, pixels_per_pass, width, gathered).tilings()
+
+
+def _divided_gathers(context: TilingContext, layer: ConvLayer) -> Iterator[tuple[int, int]]:
+    """Yield widths of strips of columns, and of these columns, the numbers whose pixels FUSE gathers.
+
+    FUSE is relieved if it takes about as long as the array. Strips of columns, unlike strips of rows, share no gathered
+    pixels. Whole rows are divided if several output columns share a strip.
+    """
+    n, (out_c, kernel_h, kernel_w, in_c), y = context.config.n, layer.weights.shape, images(layer)[1]
+    wide, pixels = strips_of(layer, Im2colLayout.GATHERED, y.w, n)
+    drain, each = ceil_div(out_c, n), layer.strides[0] * ceil_div(wide.weights.shape[2] * in_c, n) / pixels
+    array = drain * ceil_div(kernel_h * kernel_w * in_c, n)
+    if drain + each < _MIN_FUSE_SHARE * array:
+        return
+    by_rows = reads_rows(layer, context.x_on_chip, n)
+    if pixels > 1:
+        if layer.strides[0] > 1 and not by_rows:
+            strips = y.w // pixels
+            yield from ((ALL_COLUMNS, strips * share // 8 * pixels) for share in _GATHERED_EIGHTHS)
+        return
+    widths = sorted({ceil_div(y.w, ceil_div(y.w, size * n // 4)) for size in (1, 2, 3, 4)})
+    if by_rows and drain + each <= array:
+        yield from ((width, width) for width in widths)
+        return
+    more = drain * kernel_h * ceil_div(kernel_w * in_c, n) - array if by_rows else 0
+    rest = max(drain + each - array, 0) / (more + each)
+    for width in widths:
+        least = int(width * rest)
+        for others in range(max(least, 1), min(least + 3, width)):
+            yield width, width - others
 
 
 def pixel_packings(context: TilingContext, layer: ConvLayer) -> Iterator[int]:
