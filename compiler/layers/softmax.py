@@ -483,7 +483,8 @@ _RECIPROCAL_BITS = 16
 _MULTIPLIER_BITS = 14
 #: Bits of the part of a sum that FUSE multiplies directly.
 _FACTOR_BITS = 18
-#: Buffers of a softmax over columns: input, maxima, reciprocals on their way through DRAM, and parameter slots.
+#: Buffers of a softmax over columns: input, maxima, reciprocals on their way through DRAM, and parameter slots. The
+#: elements and the maxima of a tile are needed until those of the next tile but one have been computed.
 _ACROSS_BUFFERS, _MAXIMA, _IN_TRANSIT, _SLOTS = 4, 3, 3, 2
 #: Accumulator rows per N rows of the softmax for the sums and their reciprocals.
 _WORK_ROWS = 6
@@ -717,7 +718,7 @@ class AcrossSteps:
         images, channels = tiling.size
         rows, size = images * ceil_div(channels, self.n), images * self.columns * channels
         buffer = CircularBuffer(
-            BufferMemory.SP, f"{name}.x", size + self.n, min(s.x_buffers, len(self.tiles))
+            BufferMemory.SP, f"{name}.x", size + self.n, min(max(s.x_buffers, _MAXIMA), len(self.tiles))
         )
         self.loaded = TileBuffers(buffer, self._load)
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, s.y_buffers)
@@ -727,7 +728,7 @@ class AcrossSteps:
         self.found = BufferRotation(BufferMemory.SP, f"{name}.reciprocals", 4 * self.n * rows, 2)
         self.passed = BufferRotation(BufferMemory.DRAM, f"{name}.passed", 4 * self.n * rows, _IN_TRANSIT)
         self.slots = BufferRotation(
-            BufferMemory.SLOT, f"{name}.slots", rows, min(_SLOTS, context.config.param_slots // rows)
+            BufferMemory.SLOT, f"{name}.slots", rows, max(min(_SLOTS, context.config.param_slots // rows), 1)
         )
         self.rows = rows
         self.reciprocals, self.part, bits = _across_reciprocals(layer)

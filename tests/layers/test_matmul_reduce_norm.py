@@ -276,6 +276,21 @@ def test_softmax_over_columns(
         assert (np.abs(exact - np.floor(exact) - 0.5)[wrong] < 0.01).all(), "only next to a tie"
 
 
+def test_softmax_over_columns_under_other_schedules() -> None:
+    draft = Draft(np.random.default_rng(7))
+    x = draft.input((5, 9, 70))
+    y = draft.node("softmax", [x], x.shape, scale=1 / 256, axis=1, beta=1.0)
+    graph, inputs = draft.graph.finish([y.name]), draft.random_inputs()
+    first = compile(graph, "n8", strict=True)
+    wanted = on_golden(first, inputs)[y.name]
+    ((name, layer),) = first.schedule.layers.items()
+    for rows in (1, 4, 9, 20, 60):
+        for buffers in (1, 3):
+            other = replace(layer, rows=rows, x_buffers=buffers, y_buffers=buffers)
+            network = compile(graph, "n8", schedule=replace(first.schedule, layers={name: other}))
+            assert np.array_equal(on_golden(network, inputs)[y.name], wanted)
+
+
 def test_softmax_of_few_or_many_columns_is_transposed() -> None:
     for shape in ((2, 5, 7), (1, 700, 64)):
         draft = Draft(np.random.default_rng(7))
