@@ -146,6 +146,8 @@ def row_stream_obstacle(lowered: LoweredNetwork, number: int) -> str:
         why = "it is both operands of the product" if reader.b.name == layer.y else why
     else:
         return "it is not a matrix product before a softmax, or a softmax before a matrix product"
+    if any(isinstance(each, SoftmaxLayer) and each.across for each in (layer, reader)):
+        return "the softmax is not over the columns of the product"
     if columns > MAX_SAME_UNIT or DTYPE_BYTES[layer.shapes[layer.y].dtype] != 1:
         return "its elements or rows are too large"
     return why or _needed(lowered, layer)

@@ -8,6 +8,10 @@ of the identity matrix, which are the activations, select the rows of the transp
 anywhere. If the bytes that are adjacent in the destination are not the columns of such tiles, two transpositions are
 needed: the first makes elements along another dimension, the pivot, adjacent, and the second makes the elements of the
 destination's lines adjacent.
+
+Elements of 16 bits need one transposition only: the low bytes of N elements are a row of the transposed tile, the high
+bytes another one, and FUSE writes rows of 16-bit integers. Two adjacent bytes of the destination that are anywhere in a
+line of the source are moved in the same way.
 """
 
 from collections.abc import Iterator
@@ -15,6 +19,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
 from math import inf, prod
+from typing import cast
 
 import numpy as np
 
@@ -27,13 +32,17 @@ from compiler.commands.commands import (
 )
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers
 from compiler.layers.strided_copy import Dim, Rescale, StridedCopy, Walk, requantization, run_beats
+from compiler.util.scaling import bytes_word
 from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
-from hw.isa.commands import FUSE_DIMS, FUSE_STAGE, MATRIX_WORD
-from hw.isa.enums import Dtype, Unit
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD, MATRIX_WORD
+from hw.isa.enums import BSource, Dtype, Op, Requant, Rounding, Unit
 
 #: Sequencer cycles per command, and cycles per box that do not overlap with other boxes.
 _COMMAND_CYCLES, _BOX_CYCLES = 16, 48
+#: Cycles per box with two transpositions that do not overlap, those of all boxes together, and minimum cycles of a box,
+#: fitted to measured cycles on n16.
+_TWICE_BOX_CYCLES, _TWICE_START, _MIN_TWICE = 5, 250, 250
 #: Number of buffers between two transpositions: the first one of the next box precedes the second one of a box.
 BETWEEN_BUFFERS = 2
 #: Number of loops of a FUSE command.
@@ -47,6 +56,7 @@ class Mode(IntEnum):
     COPY = 1  # FUSE copies lines of up to N bytes within the scratchpad
     TURN = 2  # one transposition
     TURN_TWICE = 3  # two transpositions, with a pivot
+    TURN_PAIRS = 4  # one transposition; FUSE joins pairs of bytes to elements of 16 bits
 
 
 @dataclass(frozen=True)
@@ -124,6 +134,11 @@ class TileGroup:
         return prod(count for count, _, _ in self.digits)
 
     @property
+    def pair(self) -> int | None:
+        """Index of the dimension of a line that consists of two bytes that are adjacent in the destination."""
+        return next((i for i, (count, _, y) in enumerate(self.digits) if (count, y) == (2, 1)), None)
+
+    @property
     def tiles(self) -> int:
         """Number of tiles."""
         return prod(count for count, _, _ in self.loops)
@@ -178,11 +193,11 @@ def regions(walk: Walk, lane: int, n: int) -> Iterator[TileGroup]:
     walk : Walk
         Elements of one byte, at least one dimension other than `lane` of which has a positive distance in the source.
     lane : int
-        Index of the dimension that is contiguous in the destination.
+        Index of the dimension that is contiguous in the destination, in bytes or in pairs of bytes.
     n : int
         Lines per tile, and bytes per line.
     """
-    total, pitch, _ = walk.dims[lane]
+    total, pitch, step = walk.dims[lane]
     others = [dim for index, dim in enumerate(walk.dims) if index != lane]
     chosen, rest = _digits(others, n)
     copies = tuple(dim for dim in rest if dim[1] == 0)
@@ -194,7 +209,7 @@ def regions(walk: Walk, lane: int, n: int) -> Iterator[TileGroup]:
     whole = count if along is None else along[0]
     for first, parts, columns in _split(total, n):
         for start, tiles, rows in _split(whole, count):
-            loops = ((parts, n * pitch, n), (tiles, count * x, count * y), *outer)
+            loops = ((parts, n * pitch, n * step), (tiles, count * x, count * y), *outer)
             yield TileGroup(
                 columns,
                 pitch,
@@ -202,7 +217,7 @@ def regions(walk: Walk, lane: int, n: int) -> Iterator[TileGroup]:
                 tuple(loop for loop in loops if loop[0] > 1),
                 copies,
                 walk.x + first * pitch + start * x,
-                walk.y + first + start * y,
+                walk.y + first * step + start * y,
             )
 
 
@@ -347,9 +362,12 @@ class UnitWork:
 
     def times(self, count: float) -> "UnitWork":
         """Return the work of `count` boxes."""
-        return UnitWork(
-            *(count * each for each in (self.load, self.store, self.array, self.fuse, self.commands))
-        )
+        return UnitWork(*(count * each for each in self.parts))
+
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """Work of each unit."""
+        return self.load, self.store, self.array, self.fuse, self.commands
 
     @property
     def total(self) -> float:
@@ -377,11 +395,13 @@ class BoxPlan:
     mode : Mode
         How bytes are permuted.
     along : int
-        Index of the dimension that becomes contiguous (TURN), or of the pivot (TURN_TWICE).
+        Index of the dimension that becomes contiguous (TURN, TURN_PAIRS), or of the pivot (TURN_TWICE).
     work : UnitWork
         Estimated work of all boxes.
     sizes : (int, int, int)
         Largest loaded, intermediate and permuted box in bytes; 0 for those that do not exist.
+    cycles : float
+        Estimated cycles of all boxes.
     """
 
     walk: Walk
@@ -391,17 +411,12 @@ class BoxPlan:
     along: int
     work: UnitWork
     sizes: tuple[int, int, int]
+    cycles: float
 
     @property
     def boxes(self) -> int:
         """Number of boxes."""
         return prod(ceil_div(dim[0], count) for dim, count in zip(self.walk.dims, self.counts, strict=True))
-
-    @property
-    def cycles(self) -> float:
-        """Estimated cycles of all boxes, which overlap except for the start of the first and the end of the last."""
-        once = (self.work.total - self.work.cycles) / self.boxes
-        return self.work.cycles + _BOX_CYCLES * self.boxes + once * (1 + (self.mode == Mode.TURN_TWICE))
 
     def parts(self, n: int) -> Iterator[Box]:
         """Yield the boxes, in the order of the destination."""
@@ -436,6 +451,11 @@ def _turn_work(walks: list[tuple[Walk, int]], engine: Engine) -> tuple[float, fl
     return array, fuse * engine.fuse_rate, commands
 
 
+def _pair(walk: Walk) -> int | None:
+    """Return the index of the dimension with two bytes that are adjacent in the destination; None if there is none."""
+    return next((i for i, (count, _, y) in enumerate(walk.dims) if (count, y) == (2, 1)), None)
+
+
 def _ways(walk: Walk, ends: Ends, n: int) -> Iterator[tuple[Mode, int]]:
     """Yield the ways to permute the boxes of a copy: mode, and the index of a dimension."""
     if not ends.rescale and not ends.y_here:
@@ -444,8 +464,15 @@ def _ways(walk: Walk, ends: Ends, n: int) -> Iterator[tuple[Mode, int]]:
     for index, (count, x, y) in enumerate(walk.dims):
         if x > 1 and y == 1:
             yield Mode.TURN, index
+        if x > 1 and y == 2 and _pair(walk) is not None and not ends.rescale:
+            yield Mode.TURN_PAIRS, index
         if count >= n // 2 and x > 1 and y > 1:
             yield Mode.TURN_TWICE, index
+
+
+def _paired(box: Box, along: int) -> bool:
+    """Return True if every tile of a transposition contains both bytes of its pairs."""
+    return all(region.pair is not None for region in regions(box.permutation(), along, box.n))
 
 
 def _work(box: Box, mode: Mode, along: int, engine: Engine) -> tuple[UnitWork, int]:
@@ -462,7 +489,7 @@ def _work(box: Box, mode: Mode, along: int, engine: Engine) -> tuple[UnitWork, i
         rows = whole.count // run * ceil_div(run, n) * engine.fuse_rate
         outer = sorted((dim[0] for dim in (inner[:-1] if run > 1 else inner)), reverse=True)
         return UnitWork(load, store, 0, rows, 2 + prod(outer[2 if run > n else 3 :])), 0
-    if mode == Mode.TURN:
+    if mode != Mode.TURN_TWICE:
         return UnitWork(load, store, *_turn_work([(whole, along)], engine)), 0
     first, second, size = box.twice(along)
     parts = [_turn_work(walks, engine) for walks in (first, second)]
@@ -475,7 +502,7 @@ def _sizes_of(total: int, n: int) -> list[int]:
     parts = 2
     while parts <= total:
         size = ceil_div(total, parts)
-        found.add(size if size <= n else ceil_div(size, n) * n)
+        found |= {size} if size <= n else {ceil_div(size, n) * n, max(total // parts // n, 1) * n}
         parts += max(1, parts // 3)
     found |= {size for size in (1, n // 2, n) if size <= total}
     return sorted(found)
@@ -492,6 +519,38 @@ def _boxes_along(total: int, size: int, mode: Mode) -> float:
     return whole + (max(rest / size, least) if rest else 0.0)
 
 
+def _many_cycles(work: UnitWork, boxes: int, mode: Mode) -> float:
+    """Return the cycles of equal boxes, which overlap except at the start of the first and the end of the last.
+
+    With two transpositions, the second one of a box also hides the cycles between boxes, unless they are small.
+    """
+    if mode == Mode.TURN_TWICE:
+        ends = (work.load + work.store) / boxes + _TWICE_START
+        return max(work.cycles + _TWICE_BOX_CYCLES * boxes, _MIN_TWICE * boxes) + ends
+    return work.cycles + _BOX_CYCLES * boxes + (work.total - work.cycles) / boxes
+
+
+def _few_cycles(works: list[UnitWork]) -> float:
+    """Return the cycles of a few boxes, whose loads and stores share the bus.
+
+    Each box is loaded, permuted and stored, with two buffers each for loaded and permuted boxes.
+    """
+    bus = unit = 0.0
+    permuted, stored = list[float](), list[float]()
+    for at, work in enumerate(works):
+        bus = max(bus, permuted[at - 2] if at > 1 else 0.0) + work.load
+        loaded = bus + _BOX_CYCLES
+        if at:
+            bus = max(bus, permuted[-1]) + works[at - 1].store
+            stored.append(bus)
+        unit = max(unit, loaded, stored[at - 2] if at > 1 else 0.0)
+        unit += max(work.array, work.fuse, work.commands * _COMMAND_CYCLES) + _BOX_CYCLES
+        permuted.append(unit)
+    return max(bus, unit) + works[-1].store + _BOX_CYCLES
+
+
+#: Number of boxes up to which the work of each is estimated separately.
+_MAX_FEW = 64
 #: Number of boxes along a dimension below which the last one does not overlap with the others.
 _FEW_BOXES = 4
 
@@ -510,6 +569,8 @@ def _grow(walk: Walk, ends: Ends, engine: Engine, most: int) -> BoxPlan | None:
 
 def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along: int) -> BoxPlan | None:
     choices = [_sizes_of(dim[0], engine.n) for dim in walk.dims]
+    if mode == Mode.TURN_PAIRS:
+        choices[cast(int, _pair(walk))] = [2]
     at = [0] * len(choices)
 
     def plan() -> BoxPlan | None:
@@ -519,13 +580,28 @@ def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along:
         loaded, permuted = box.sizes
         if mode == Mode.STORE:
             permuted = 0
+        if mode == Mode.TURN_PAIRS and not _paired(box, along):
+            return None
         if max(loaded, permuted) > most:
             return None
         work, between = _work(box, mode, along, engine)
         if between > most:
             return None
-        boxes = prod(_boxes_along(dim[0], count, mode) for dim, count in zip(walk.dims, counts, strict=True))
-        return BoxPlan(walk, ends, counts, mode, along, work.times(boxes), (loaded, between, permuted))
+        sizes = loaded, between, permuted
+        boxes = prod(ceil_div(dim[0], count) for dim, count in zip(walk.dims, counts, strict=True))
+        if boxes > _MAX_FEW or mode == Mode.TURN_TWICE:
+            times = (_boxes_along(dim[0], count, mode) for dim, count in zip(walk.dims, counts, strict=True))
+            total = work.times(prod(times))
+            return BoxPlan(walk, ends, counts, mode, along, total, sizes, _many_cycles(total, boxes, mode))
+        plan = BoxPlan(walk, ends, counts, mode, along, work, sizes, 0.0)
+        found: dict[tuple[Dim, ...], UnitWork] = {dims: work}
+        works = list[UnitWork]()
+        for part in plan.parts(engine.n):
+            if part.walk.dims not in found:
+                found[part.walk.dims] = _work(part, mode, along, engine)[0]
+            works.append(found[part.walk.dims])
+        total = UnitWork(*(sum(each) for each in zip(*(w.parts for w in works), strict=True)))
+        return replace(plan, work=total, cycles=_few_cycles(works))
 
     best = now = plan()
     while now is not None:
@@ -552,7 +628,7 @@ def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along:
 #: Sizes, in quarters of n, of the inner part of a dimension of which the outer part is a pivot.
 _INNER_SIZES = (1, 2, 4, 8, 16, 20, 32)
 #: Relative excess over the cycles of the bus from which further divisions are tried.
-_GOOD = 1.15
+_GOOD = 1.05
 
 
 #: Bytes of a box for which divisions are compared.
@@ -592,8 +668,8 @@ def _division(walk: Walk, ends: Ends, engine: Engine) -> tuple[int, int]:
     for index, (total, x, y) in enumerate(walk.dims):
         if x == 0 or (x >= 2 * engine.n and y >= 2 * engine.n):
             continue
-        for size in (quarters * engine.n // 4 for quarters in _INNER_SIZES):
-            if size >= 2 and total >= size * engine.n // 2:
+        for size in (2, *(quarters * engine.n // 4 for quarters in _INNER_SIZES)):
+            if size >= 2 and (size > 2 or y == 1) and total >= size * engine.n // 2:
                 cycles = _cycles(_planned(walk, (index, size), ends, engine, _COMPARED_BYTES))
                 if cycles < least:
                     best, least = (index, size), cycles
@@ -641,6 +717,11 @@ class BoxSteps:
         self.identity = TileBuffers(
             CircularBuffer(BufferMemory.SP, f"{name}.identity", n * n),
             lambda _, address: [context.command(Unit.LOAD, dram=BufferRef(source), dst=address, len=n * n)],
+        )
+        fill = LOAD_WORD.pack(fill=1)
+        self.zeros = TileBuffers(
+            CircularBuffer(BufferMemory.SP, f"{name}.zeros", n),
+            lambda _, address: [context.command(Unit.LOAD, word=fill, dram=0, dst=address, len=n)],
         )
 
     def steps(
@@ -718,7 +799,8 @@ class BoxSteps:
                 step.fuse += self.lines.fuse(walk, source, target, dtypes, rescale)
             steps = [step]
         else:
-            steps = list(self._turn(walks, source, target, dtypes, rescale))
+            types = (Dtype.U8, Dtype.I16) if plan.mode == Mode.TURN_PAIRS else dtypes
+            steps = list(self._turn(walks, source, target, types, rescale))
         if not plan.ends.y_here:
             steps[-1].stores += self.lines.store(box.stores(plan.mode), target, y, 1)
         yield from steps
@@ -798,11 +880,62 @@ class BoxSteps:
             )
         points = [(part.digits[0][0], 1, part.digits[0][2])]
         points += [(more, count, y) for more, _, y in second]
+        paired = points.pop(cast(int, part.pair))[1] if dtypes[1] == Dtype.I16 else 0
         points += [(tiles, rows, d_tile), (groups, tiles * rows, d_group)]
         points += [(more, 0, y) for more, _, y in part.copies]
         for _, y in _offsets(list(repeated)):
-            step.fuse.append(self._drain(points, part, acc, target.plus(part.y + y), dtypes, rescale))
+            to = target.plus(part.y + y)
+            if paired:
+                step.fuse.append(self._join(points, part, acc, paired, to, self.zeros.get(0, step)))
+            else:
+                step.fuse.append(self._drain(points, part, acc, to, dtypes, rescale))
         return step
+
+    def _join(
+        self,
+        points: list[Dim],
+        part: TileGroup,
+        acc: BufferRef,
+        paired: int,
+        target: BufferRef,
+        zeros: BufferRef,
+    ) -> Command:
+        """Return the FUSE command that writes pairs of bytes as integers of 16 bits.
+
+        The low bytes are in rows of the accumulator, and the high ones `paired` rows after them. The residual stage,
+        which adds zeros, reduces 256 times the high byte plus the low one, from 0 to 65,535, to 16 bits with a sign.
+        """
+        fields: dict[str, int | BufferRef] = {}
+        steps = {"wx": "v_wx", "x": "v_x", "wy": "u_wy", "y": "u_y", "n": "a_n"}
+        for (count, a, y), dim in zip(
+            (p for p in points if p[0] > 1), ("wx", "x", "n", "y", "wy"), strict=False
+        ):
+            fields |= {f"{dim}_count": count, steps[dim]: a, f"b_{dim}": a, f"d_{dim}": y}
+        source = FUSE_SRC.pack(
+            b_src=BSource.ACC, op=Op.MUL_SUB, requant=Requant.IMM, rounding=Rounding.SINGLE
+        )
+        stage = FUSE_STAGE.pack(d_dst=1, d_dtype=Dtype.I16, residual=1, r_raw=1)
+        # Both the product with the high byte and its conversion to a positive number use the multiplier.
+        fields |= {"mult": -256, "shifts": bytes_word(31 - 8)}
+        fields |= {
+            "x_mult": 1,
+            "r_mult": 0,
+            "o_mult": 1 << 30,
+            "r_shifts": bytes_word(0, 0, 1),
+            "r_base": zeros,
+        }
+        return self.context.command(
+            Unit.FUSE,
+            **fields,
+            src=source,
+            stage=stage,
+            a_base=acc.plus(paired),
+            b_base=acc,
+            a_u=1,
+            a_v=1,
+            d_base=target,
+            lanes=part.columns,
+        )
 
     def _drain(
         self,

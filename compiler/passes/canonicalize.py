@@ -16,6 +16,7 @@ from compiler.layers.elementwise import broadcast_of
 from compiler.layers.elementwise_ops import MAX_POSITIONS, MAX_SELECTED
 from compiler.layers.lookup_table import is_unary
 from compiler.layers.lowering_context import EIGHT_BITS, affine, same_quantization
+from compiler.layers.softmax import across_columns
 from compiler.passes.redundant_nodes import remove_dead
 from compiler.reference import run_node
 
@@ -84,13 +85,20 @@ def _padded(reader: Node, pad: Node) -> Node:
 def canonicalize_axes(graph: Graph) -> Graph:
     """Transpose the operands of quantized softmax and cumsum nodes whose axis is not the last one.
 
-    Float nodes, which run on the host, support any axis and remain unchanged.
+    A softmax over the columns of images (`compiler.layers.softmax.across_columns`) remains as it is. Float nodes, which
+    run on the host, support any axis and remain unchanged.
     """
     made: dict[str, Tensor] = {}
     nodes: list[Node] = []
     for node in graph:
         x = graph.ins(node)[0] if node.inputs else None
-        if OPS[node.op].last_axis and x is not None and x.quantization and _axis(node, x) != len(x.shape) - 1:
+        if (
+            OPS[node.op].last_axis
+            and x is not None
+            and x.quantization
+            and _axis(node, x) != len(x.shape) - 1
+            and not across_columns(node, x, graph.out(node))
+        ):
             nodes += _transposed(graph, node, x, made)
         else:
             nodes.append(node)

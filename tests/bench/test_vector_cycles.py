@@ -1,4 +1,4 @@
-"""Element-wise layers and pools reach their share of the bus on the RTL (n16), and equal the host's operators.
+"""Element-wise layers, pools and softmax reach their share of the bus on the RTL (n16), and equal the host's operators.
 
 Attention reaches its share of the array.
 """
@@ -37,10 +37,21 @@ POOLS = (
     ("avg_pool2d", (1, 35, 35, 48), 3, 1, True, 0.80),
     ("avg_pool2d", (1, 28, 28, 128), 28, 1, False, 0.85),
 )
+#: Shape, of which axis 1 is that of a softmax, and minimum share.
+SOFTMAXES = (
+    ((1, 21, 64, 64), 0.44),
+    ((1, 20, 96, 80), 0.45),
+    ((1, 32, 40, 40), 0.45),
+    ((2, 21, 33, 33), 0.40),
+    ((1, 150, 32, 32), 0.55),
+)
 
 
-def _share(draft: Draft, name: str, latency: int) -> float:
-    """Run the graph with output `name`, and return the share of the cycles that the bus needs."""
+def _share(draft: Draft, name: str, latency: int, most: int = 0) -> float:
+    """Run the graph with output `name`, and return the share of the cycles that the bus needs.
+
+    Results may differ by at most `most`.
+    """
     graph = draft.graph.finish([name])
     network = compile(graph, "n16", dram=DramTiming(latency, RATE))
     inputs = draft.random_inputs()
@@ -48,7 +59,8 @@ def _share(draft: Draft, name: str, latency: int) -> float:
         run = run_samples(device, network, [inputs], lambda _text: None, steadily=False)
     assert run.cycles is not None
     wanted = evaluate(graph, inputs)[name]
-    assert np.array_equal(run.outputs[name].reshape(wanted.shape), wanted)
+    found = run.outputs[name].reshape(wanted.shape)
+    assert np.abs(found.astype(np.int64) - wanted).max() <= most
     share = sum(tensor.elements for tensor in graph.tensors.values()) / RATE / run.cycles[0]
     print(f"{run.cycles[0]:,} cycles, {share:.1%}")
     return share
@@ -72,6 +84,14 @@ def test_pools(op: str, shape: tuple[int, ...], size: int, stride: int, padded: 
         window["count_pads"] = False
     y = draft.node(op, [x], (1, *sizes, shape[3]), like=x, **window)
     assert _share(draft, y.name, 100) >= least
+
+
+@pytest.mark.parametrize(("shape", "least"), SOFTMAXES)
+def test_softmax_over_columns(shape: tuple[int, ...], least: float) -> None:
+    draft = Draft(np.random.default_rng(0))
+    x = draft.input(shape)
+    y = draft.node("softmax", [x], shape, scale=1 / 256, axis=1, beta=1.0)
+    assert _share(draft, y.name, 100, 1) >= least
 
 
 #: Heads, rows, columns and depth of attention, maximum cycles, and bytes that must cross the bus.

@@ -116,7 +116,7 @@ STABLE = {
     "Sample": "index number point schedules layers energy_uj conflicts",
     "Schedule": "fusions layers programs",
     "Smaller": "batch floor infos",
-    "SoftmaxLayer": "name nodes ops x y shapes macs batch scale step y_zp clip centred",
+    "SoftmaxLayer": "name nodes ops x y shapes macs batch scale step y_zp clip centred across",
     "Space": "SP PARAM TABLE",
     "Spread": "ALL CHANNEL PIXEL SCALAR",
     "Stack": "name dtype zp starts pitch constant",

@@ -242,6 +242,64 @@ def test_softmax_into_any_scale(dtype: str, scale: float) -> None:
     compare("softmax", 7, network, inputs, on_golden(network, inputs))
 
 
+#: Shape, of which axis 1 is that of a softmax, scales of input and result, and type.
+ACROSS = (
+    ((1, 21, 16, 16), 0.05, 1 / 256, "int8"),
+    ((3, 7, 5, 17), 0.1, 1 / 256, "uint8"),
+    ((2, 40, 90), 0.02, 0.0031, "int8"),
+    ((1, 300, 10, 10), 0.15, 0.0005, "int8"),
+    ((2, 2, 9, 99), 0.01, 0.7 / 256, "int8"),
+    ((2, 131, 64), 0.004, 1 / 256, "int8"),
+)
+
+
+@pytest.mark.parametrize("target", ["n4", "n8", "n16", "n32"])
+@pytest.mark.parametrize(("shape", "fine", "scale", "dtype"), ACROSS)
+def test_softmax_over_columns(
+    shape: tuple[int, ...], fine: float, scale: float, dtype: str, target: str
+) -> None:
+    """Almost all results equal the rounded exact ones; nothing is transposed."""
+    rng = np.random.default_rng(7)
+    draft, lowest = Draft(rng), np.iinfo(dtype).min
+    x = draft.graph.add_input(Tensor("x", shape, dtype, Quantization.per_tensor(fine, 3)))
+    y = Tensor("y", shape, dtype, Quantization.per_tensor(scale, lowest))
+    draft.into("softmax", [x], y, axis=1, beta=1.0)
+    network = compile(draft.graph.finish(["y"]), target, strict=True)
+    assert [layer.ops for layer in network.infos] == [("softmax",)]
+    for inputs in (draft.random_inputs(), {"x": np.rint(rng.normal(0, 9, shape)).astype(dtype)}):
+        found = on_golden(network, inputs)["y"]
+        powers = np.exp(fine * inputs["x"].astype(np.float64))
+        exact = powers / powers.sum(1, keepdims=True) / scale + lowest
+        wanted = np.rint(np.clip(exact, lowest, np.iinfo(dtype).max)).astype(np.int64)
+        wrong = wanted != found
+        assert wrong.mean() < 1e-4
+        assert (np.abs(exact - np.floor(exact) - 0.5)[wrong] < 0.01).all(), "only next to a tie"
+
+
+def test_softmax_over_columns_under_other_schedules() -> None:
+    draft = Draft(np.random.default_rng(7))
+    x = draft.input((5, 9, 70))
+    y = draft.node("softmax", [x], x.shape, scale=1 / 256, axis=1, beta=1.0)
+    graph, inputs = draft.graph.finish([y.name]), draft.random_inputs()
+    first = compile(graph, "n8", strict=True)
+    wanted = on_golden(first, inputs)[y.name]
+    ((name, layer),) = first.schedule.layers.items()
+    for rows in (1, 4, 9, 20, 60):
+        for buffers in (1, 3):
+            other = replace(layer, rows=rows, x_buffers=buffers, y_buffers=buffers)
+            network = compile(graph, "n8", schedule=replace(first.schedule, layers={name: other}))
+            assert np.array_equal(on_golden(network, inputs)[y.name], wanted)
+
+
+def test_softmax_of_few_or_many_columns_is_transposed() -> None:
+    for shape in ((2, 5, 7), (1, 700, 64)):
+        draft = Draft(np.random.default_rng(7))
+        x = draft.input(shape)
+        y = draft.node("softmax", [x], shape, scale=1 / 256, axis=1, beta=1.0)
+        network, inputs = compile(draft.graph.finish([y.name]), "n8", strict=True), draft.random_inputs()
+        compare("softmax", 7, network, inputs, on_golden(network, inputs))
+
+
 NORM = {"epsilon": 1e-5}
 UNSUPPORTED = [
     ("layer_norm", (1, 4, 4, 8), "int8", {"axis": 1, **NORM}, "along the last dimension"),

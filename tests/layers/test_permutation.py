@@ -43,10 +43,12 @@ def _copy(walk: Walk, x: NDArray, y: NDArray) -> None:
 
 def _turn(walks: list[tuple[Walk, int]], n: int, x: NDArray, y: NDArray) -> None:
     for walk, lane in walks:
+        step = walk.dims[lane][2]
         for part in regions(walk, lane, n):
             assert part.columns <= n
+            assert step == 1 or (step == 2 and part.pair is not None)
             assert sum((count - 1) * step for count, step, _ in part.digits) < n, "a tile reads one line"
-            dims = ((part.columns, part.pitch, 1), *part.digits, *part.loops, *part.copies)
+            dims = ((part.columns, part.pitch, step), *part.digits, *part.loops, *part.copies)
             _copy(Walk(dims, part.x, part.y), x, y)
 
 
@@ -64,7 +66,7 @@ def _move(plan: BoxPlan, engine: Engine, x: NDArray, y: NDArray) -> None:
         target = y if plan.ends.y_here else np.full(permuted_size + engine.n, 98, x.dtype)
         if plan.mode == Mode.COPY:
             _copy(box.permutation(), source, target)
-        elif plan.mode == Mode.TURN:
+        elif plan.mode in (Mode.TURN, Mode.TURN_PAIRS):
             _turn([(box.permutation(), plan.along)], engine.n, source, target)
         else:
             first, second, size = box.twice(plan.along)
@@ -172,6 +174,9 @@ def _run(device: Device, graph: Graph, expected: Expected, target: str) -> int:
         transpose((1, 3, 40, 41), (0, 2, 3, 1)),
         transpose((70, 45), (1, 0), "int16"),
         transpose((60, 50), (1, 0), "float32"),
+        transpose((1, 30, 41, 20), (0, 3, 1, 2), "int16"),
+        transpose((900, 7), (1, 0)),
+        transpose((7, 900), (1, 0)),
         transpose((1, 12, 2, 14, 2, 5), (0, 1, 3, 2, 4, 5)),
         shuffle(9, 8, 58, 2),
         shuffle(7, 9, 60, 3),
@@ -190,7 +195,12 @@ def test_moves_equal_numpy(graph: Graph, expected: Expected, target: str) -> Non
 SHARES = (
     (transpose((1, 28, 28, 100), (0, 3, 1, 2)), 2 * 78_400, 0.9),
     (transpose((1, 3, 128, 160), (0, 2, 3, 1)), 2 * 61_440, 0.8),
-    (transpose((128, 256), (1, 0), "int16"), 2 * 65_536, 0.8),
+    (transpose((128, 256), (1, 0), "int16"), 2 * 65_536, 0.92),
+    (transpose((200, 150), (1, 0), "int16"), 2 * 60_000, 0.92),
+    (transpose((1, 20, 40, 40), (0, 2, 3, 1), "int16"), 2 * 64_000, 0.9),
+    (transpose((251, 257), (1, 0)), 2 * 64_507, 0.86),
+    (transpose((7, 9000), (1, 0)), 2 * 63_000, 0.82),
+    (transpose((9000, 7), (1, 0)), 2 * 63_000, 0.92),
     (transpose((90, 12, 64), (1, 0, 2)), 2 * 69_120, 0.9),
     (shuffle(14, 14, 464, 4), 2 * 90_944, 0.8),
     (nearest(16, 16, 100, 2), 5 * 25_600, 0.8),
