@@ -107,7 +107,7 @@ def lower_softmax(low: LoweringContext) -> Layer:
         scale is out of range.
     """
     a, x = low.anchor.attributes, low.x
-    axis, shape = a["axis"], x.shape
+    axis, shape = a["axis"] % len(x.shape), x.shape
     across = axis != len(shape) - 1
     if across and not across_columns(low.anchor, x, low.y):
         raise UnsupportedLoweringError("a softmax must be along the last dimension")
@@ -492,7 +492,7 @@ _WORK_ROWS = 6
 
 def across_columns(node: Node, x: Tensor, y: Tensor) -> bool:
     """Return True if a softmax that is not over the last dimension is computed without transposing its operand."""
-    axis = node.attributes["axis"]
+    axis = node.attributes["axis"] % len(x.shape)
     return (
         node.op == "softmax"
         and axis < len(x.shape) - 1
