@@ -70,11 +70,11 @@ def learn(database: TuningDatabase, compiler: ModelCompiler, schedule: Schedule,
     )
 
 
-def fill(file: str | Path, seed: int = 1, tool: random.Random | None = None) -> None:
-    """Fill a database with what was learned about the first network."""
+def fill(file: str | Path, seed: int = 1, tool: random.Random | None = None, cycles: int = 90) -> None:
+    """Fill a database with what was learned about the first network, whose layers take the given cycles."""
     compiler = prepared(FIRST, seed)
     with TuningDatabase(file) as database:
-        learn(database, compiler, edited(compiler, tool or random.Random(seed)))
+        learn(database, compiler, edited(compiler, tool or random.Random(seed)), cycles)
 
 
 def without_texts(schedule: Schedule) -> Schedule:
