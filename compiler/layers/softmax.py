@@ -1,56 +1,49 @@
-"""Softmax over the last dimension, or over a dimension before others.
-
-Over the last dimension, a row of N lanes contains elements of one row of the softmax, and each row has its own
-reciprocal. Otherwise, a lane is a row of the softmax: maxima and sums are those of lanes, and the reciprocals of N sums
-are computed together.
-"""
+"""Softmax over the last dimension; `compiler.layers.softmax_across` has the code for a dimension before others."""
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, RowBlocks, TileStep
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Tables, TileBuffers, pieces
-from compiler.ir.graph import Node
 from compiler.ir.identity import identity
-from compiler.ir.tensor import Tensor
 from compiler.kernel_library.reduce import (
     LOW_BITS,
     exponential_parts,
-    softmax_exponentials,
     softmax_tables,
 )
 from compiler.layers.base import Image, Layer
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import (
-    EIGHT_BITS,
     LoweringContext,
     UnsupportedLoweringError,
     affine,
     clip_range,
+)
+from compiler.layers.softmax_across import (
+    AcrossSteps,
+    across_columns,
+    across_fits,
+    across_tile_model,
+    across_tilings,
 )
 from compiler.layers.tile_pipeline import (
     PASS_CYCLES,
     STAGGERED_PASS_CYCLES,
     STATISTICS_BUFFERS,
     TilePipeline,
-    even_tiles,
     row_buffers,
     row_tile_model,
     row_tilings,
 )
 from compiler.layers.tiling_context import TILE_CYCLES, LayerContext, TilingContext, Tilings
 from compiler.schedule.schedule import LayerSchedule
-from compiler.util.scaling import bytes_word, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
 from hw.config import MlaConfig
-from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD
-from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Rounding, Space, Unit
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
+from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Rounding, Unit
 
 _Fields = dict[str, int | BufferRef]
 
@@ -111,7 +104,7 @@ def lower_softmax(low: LoweringContext) -> Layer:
     across = axis != len(shape) - 1
     if across and not across_columns(low.anchor, x, low.y):
         raise UnsupportedLoweringError("a softmax must be along the last dimension")
-    if across and not _fits(low.config, shape[axis]):
+    if across and not across_fits(low.config, shape[axis]):
         raise UnsupportedLoweringError(f"a softmax over {shape[axis]:,} elements that are not adjacent")
     if not across and shape[-1] > _MAX_ELEMENTS:
         raise UnsupportedLoweringError(f"a softmax over {shape[-1]:,} elements, more than {_MAX_ELEMENTS:,}")
@@ -138,7 +131,7 @@ def lower_softmax(low: LoweringContext) -> Layer:
 def softmax_tilings(context: TilingContext, layer: SoftmaxLayer) -> Tilings:
     """Yield the tilings of a softmax that fit, with parts of a row only if whole rows do not fit."""
     if layer.across:
-        yield from _across_tilings(context, layer)
+        yield from across_tilings(context, layer)
         return
     n, x = context.config.n, layer.shapes[layer.x]
     total, blocks = x.h * x.w, ceil_div(x.c, n)
@@ -170,7 +163,7 @@ def softmax_row_cycles(layer: SoftmaxLayer, blocks: int, config: MlaConfig) -> f
 def softmax_tile_model(layer: SoftmaxLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of a softmax."""
     if layer.across:
-        return _across_tile_model(layer, s, context)
+        return across_tile_model(layer, s, context)
     columns = layer.shapes[layer.x].c
     blocks = ceil_div(columns, context.config.n)
     if s.columns < blocks or columns > MAX_SAME_UNIT:
@@ -472,462 +465,6 @@ _SUM_TO_RECIPROCAL: _Fields = {
 def _power_of_two(bits: int) -> _Fields:
     """Return the fields of a post-scale by 2**bits."""
     return {"post_mult": 1 << 30, "post_shift": bits + 1}
-
-
-#: Elements of a row over which a softmax over the columns of an image is computed, and fewest channels of the image;
-#: other rows are transposed. Longer rows would need a more accurate reciprocal.
-_ACROSS_ELEMENTS, _ACROSS_CHANNELS = range(2, 513), 64
-#: Bits of reciprocals for the products of FUSE, whose operands have 18 bits with a sign, and fraction of their factors.
-_RECIPROCAL_BITS = 16
-#: Bits by which a reciprocal becomes the multiplier of the results.
-_MULTIPLIER_BITS = 14
-#: Bits of the part of a sum that FUSE multiplies directly.
-_FACTOR_BITS = 18
-#: Buffers of a softmax over columns: input, maxima, reciprocals on their way through DRAM, and parameter slots. The
-#: elements and the maxima of a tile are needed until those of the next tile but one have been computed.
-_ACROSS_BUFFERS, _MAXIMA, _IN_TRANSIT, _SLOTS = 4, 3, 3, 2
-#: Accumulator rows per N rows of the softmax for the sums and their reciprocals.
-_WORK_ROWS = 6
-
-
-def across_columns(node: Node, x: Tensor, y: Tensor) -> bool:
-    """Return True if a softmax that is not over the last dimension is computed without transposing its operand."""
-    axis = node.attributes["axis"] % len(x.shape)
-    return (
-        node.op == "softmax"
-        and axis < len(x.shape) - 1
-        and {x.dtype, y.dtype} <= set(EIGHT_BITS)
-        and x.shape[axis] in _ACROSS_ELEMENTS
-        and math.prod(x.shape[axis + 1 :]) >= _ACROSS_CHANNELS
-    )
-
-
-def _fits(config: MlaConfig, columns: int) -> bool:
-    """Return True if a machine has the memory for a softmax over columns."""
-    least = (_ACROSS_BUFFERS + 2) * columns * config.n
-    return (
-        config.table_slots > _GUESS
-        and 2 * least <= config.sp_bytes
-        and config.acc_rows >= _MAXIMA + _WORK_ROWS
-    )
-
-
-@dataclass(frozen=True)
-class Reciprocals:
-    """Reciprocals of the sums of exponentials, several at a time: a table, iterations, and a correction.
-
-    A sum is a multiple of 2**low, which is the smallest one, by a factor of 1 to `ratio`. The table and the iterations
-    approximate 2**_RECIPROCAL_BITS divided by this factor. With the relative error e of a reciprocal, the first
-    iteration multiplies it by 1 + e + e**2, and others (Newton's) by 1 + e, so that e**3 or e**2 remains. The
-    correction, by 1 + e, uses all bits of the sum.
-
-    Parameters
-    ----------
-    low : int
-        Binary logarithm of the smallest sum.
-    ratio : int
-        Upper bound of the largest sum in relation to the smallest one.
-    """
-
-    low: int
-    ratio: int
-
-    @property
-    def factor_bits(self) -> int:
-        """Number of fractional bits of the factors, so that the largest one has one bit less than operands can have."""
-        return int(math.log2(((1 << _FACTOR_BITS - 1) - 1) / self.ratio))
-
-    @property
-    def index_scale(self) -> float:
-        """Factor by which a sum becomes an index of the table."""
-        return 255 / (self.ratio << self.low)
-
-    def _ends(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the smallest and the largest factor of each index of the table."""
-        at = np.arange(256)
-        limits = [np.clip((at + side) * self.ratio / 255, 1, self.ratio) for side in (-0.5, 0.5)]
-        return limits[0], limits[1]
-
-    @cached_property
-    def table(self) -> NDArray[np.int16]:
-        """Halves of the approximate reciprocals, by index."""
-        first, last = self._ends()
-        return np.minimum((1 << _RECIPROCAL_BITS) / (first + last), (1 << 15) - 1).astype(np.int16)
-
-    @cached_property
-    def iterations(self) -> int:
-        """Number of iterations until the error of every reciprocal is below a unit, and the correction fits int32."""
-        first, last = self._ends()
-        error, count = float(((last - first) / (last + first)).max()) ** 3, 1
-        while error > self.ratio / (2 << _RECIPROCAL_BITS):
-            error, count = error * error, count + 1
-        return count
-
-    @property
-    def commands(self) -> int:
-        """Number of FUSE commands that compute reciprocals, each of which waits for the previous one."""
-        return 5 + 2 * self.iterations
-
-    @property
-    def cycles(self) -> int:
-        """FUSE cycles of N reciprocals: two for each product of two rows of the accumulator, four for a row of int32 in
-        the scratchpad, and one for each of the other commands.
-        """
-        return 3 + 2 * (2 * self.iterations + 4) + 1 + 4
-
-    def exponent(self, bits: int) -> int:
-        """Return the exponent of the results, given the binary logarithm of their scale."""
-        return 31 - (_RECIPROCAL_BITS + self.low + _MULTIPLIER_BITS) - bits
-
-
-#: Index of the table of approximate reciprocals, after those of the exponentials.
-_GUESS = 2
-
-
-def _across_reciprocals(layer: SoftmaxLayer) -> tuple[Reciprocals, int, int]:
-    """Return the reciprocals, the multiplier of the sums in units of 2**-31, and the binary logarithm of the scale.
-
-    The sums are multiplied by half the fraction of the result's scale, so that they have 30 bits.
-    """
-    columns, bits = layer.shapes[layer.x].w, math.ceil(math.log2(layer.step))
-    part = layer.step / 2.0**bits
-    unit = int(softmax_exponentials(layer.scale, columns)[0]).bit_length() - 1
-    whole = part == 1
-    return (
-        Reciprocals(
-            unit - 2 + whole,
-            columns << (not whole),
-        ),
-        round(part * (1 << 30)),
-        bits + 1,
-    )
-
-
-def _across_row_cycles(layer: SoftmaxLayer) -> int:
-    """Return the FUSE cycles of N rows of a softmax over columns."""
-    return layer.passes * layer.shapes[layer.x].w + _across_reciprocals(layer)[0].cycles
-
-
-@dataclass(frozen=True)
-class AcrossTiling:
-    """Division of the rows of a softmax over columns into tiles: some images, or some channels of an image.
-
-    Parameters
-    ----------
-    images, channels : int
-        Number of images, and their channels.
-    n : int
-        Number of lanes.
-    rows : int
-        Maximum number of rows of N channels of a tile.
-    """
-
-    images: int
-    channels: int
-    n: int
-    rows: int
-
-    @property
-    def of_image(self) -> int:
-        """Rows of N channels of an image."""
-        return ceil_div(self.channels, self.n)
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Images and channels of a tile."""
-        if self.rows >= self.of_image:
-            return min(self.rows // self.of_image, self.images), self.channels
-        return 1, ceil_div(self.of_image, ceil_div(self.of_image, self.rows)) * self.n
-
-    def tiles(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield the first image and channel, and the number of images and channels, of each tile."""
-        images, channels = self.size
-        for image, count in pieces(self.images, images):
-            for channel, width in pieces(self.channels, channels):
-                yield image, channel, count, width
-
-
-def _across_tiling(layer: SoftmaxLayer, n: int, rows: int) -> AcrossTiling:
-    x = layer.shapes[layer.x]
-    return AcrossTiling(x.h, x.c, n, rows)
-
-
-def _across_tilings(context: TilingContext, layer: SoftmaxLayer) -> Tilings:
-    """Yield the tilings of a softmax over columns."""
-    config, x = context.config, layer.shapes[layer.x]
-    total = _across_tiling(layer, config.n, 1).of_image * x.h
-    moved = _ACROSS_BUFFERS * (not context.x_on_chip) + 2 * (not context.y_on_chip)
-    limit = min(config.param_slots, context.acc_rows // (_MAXIMA + _WORK_ROWS))
-    for rows in cuts(total):
-        images, channels = _across_tiling(layer, config.n, rows).size
-        size = images * x.w * channels + config.n
-        used = moved * size + 2 * 4 * rows * config.n
-        if rows <= limit and used <= context.free:
-            tiles = ceil_div(total, rows)
-            work = total * _across_row_cycles(layer) + tiles * STAGGERED_PASS_CYCLES * _across_commands(layer)
-            yield (
-                work + 2 * rows * x.w,
-                LayerSchedule(rows=rows, x_buffers=_ACROSS_BUFFERS, on_chip=context.y_on_chip),
-            )
-
-
-def _across_commands(layer: SoftmaxLayer) -> int:
-    """Return the number of FUSE commands of a tile, without the parts of the maxima."""
-    return layer.passes + 3 + _across_reciprocals(layer)[0].commands
-
-
-def _across_tile_model(layer: SoftmaxLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
-    """Return the tile model of a softmax over columns."""
-    x, n = layer.shapes[layer.x], context.config.n
-    tiling = _across_tiling(layer, n, s.rows)
-    images, channels = tiling.size
-    commands, of_row = _across_commands(layer), _across_row_cycles(layer)
-    # Reciprocals of four bytes are stored and loaded.
-    beats = [0.0 if here else float(x.w) for here in (context.x_on_chip, context.y_on_chip)]
-    return even_tiles(
-        s,
-        tiling.of_image * x.h,
-        images * ceil_div(channels, n),
-        lambda start, count: [("x", start, count * (beats[0] + 4))],
-        lambda count: count * of_row + commands * STAGGERED_PASS_CYCLES,
-        lambda count: count * (beats[1] + 4),
-        commands,
-        _GUESS + 1,
-    )
-
-
-#: Tile whose maxima have been computed: address of its elements, distance between columns, and address of the maxima.
-_Begun = tuple[BufferRef, int, BufferRef]
-
-
-class AcrossSteps:
-    """Code generator of a softmax over the columns of images; a lane is a row of the softmax.
-
-    Each tile takes three passes: maxima, sums of exponentials, and results. The reciprocals of the sums are stored, and
-    loaded to parameter slots as multipliers of the results. The maxima of the next tile are computed in parts between
-    the commands that compute reciprocals, each of which waits for the results of the previous one.
-    """
-
-    def __init__(self, context: CodegenContext, layer: SoftmaxLayer):
-        self.context, self.layer, self.n = context, layer, context.config.n
-        self.x, self.y = context.layouts[layer.x], context.layouts[layer.y]
-        shape, name, s = layer.shapes[layer.x], layer.name, context.schedule
-        self.columns, self.channels = shape.w, shape.c
-        tiling = _across_tiling(layer, self.n, s.rows)
-        self.tiles = list(tiling.tiles())
-        images, channels = tiling.size
-        rows, size = images * ceil_div(channels, self.n), images * self.columns * channels
-        buffer = CircularBuffer(
-            BufferMemory.SP, f"{name}.x", size + self.n, min(max(s.x_buffers, _MAXIMA), len(self.tiles))
-        )
-        self.loaded = TileBuffers(buffer, self._load)
-        self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, s.y_buffers)
-        self.maxima = BufferRotation(BufferMemory.ACC, f"{name}.rows", rows, _MAXIMA)
-        work = BufferRotation(BufferMemory.ACC, f"{name}.sums", rows, _WORK_ROWS)
-        self.work = [work.next() for _ in range(_WORK_ROWS)]
-        self.found = BufferRotation(BufferMemory.SP, f"{name}.reciprocals", 4 * self.n * rows, 2)
-        self.passed = BufferRotation(BufferMemory.DRAM, f"{name}.passed", 4 * self.n * rows, _IN_TRANSIT)
-        self.slots = BufferRotation(
-            BufferMemory.SLOT, f"{name}.slots", rows, max(min(_SLOTS, context.config.param_slots // rows), 1)
-        )
-        self.rows = rows
-        self.reciprocals, self.part, bits = _across_reciprocals(layer)
-        self.exponent = self.reciprocals.exponent(bits)
-        exponentials = softmax_tables(layer.scale, self.columns).reshape(-1)
-        self.tables = Tables(context, name, np.concatenate([exponentials, self.reciprocals.table]))
-
-    def steps(self) -> list[TileStep]:
-        """Generate the steps of all tiles."""
-        out = [TileStep()]
-        begun, ready = self._begin(out[0], 0)
-        out[0].fuse += begun
-        last: tuple[int, _Begun, BufferRef] | None = None
-        for number in range(len(self.tiles)):
-            step = TileStep() if number else out[0]
-            if number:
-                out.append(step)
-            now, begun = ready, []
-            if number + 1 < len(self.tiles):
-                begun, ready = self._begin(step, number + 1)
-            passed = self._multipliers(step, number, now, begun)
-            if last is not None:
-                out.append(self._results(*last))
-            last = number, now, passed
-        assert last is not None
-        return [*out, self._results(*last)]
-
-    def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
-        image, channel, images, width = self.tiles[key]  # type: ignore[index]
-        source = self.x.element(image * self.columns * self.channels + channel, 1)
-        lines = self._lines(images, width, "dst")
-        return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
-
-    def _lines(self, images: int, width: int, side: str) -> dict[str, int]:
-        """Return the LOAD or STORE fields of a tile, whose columns are contiguous in the scratchpad."""
-        if width == self.channels:
-            return {"len": images * self.columns * width}
-        return {"len": width, "y_count": self.columns, "dram_y": self.channels, f"{side}_y": width}
-
-    def _begin(self, step: TileStep, number: int) -> tuple[list[Command], _Begun]:
-        """Return the commands that compute the maxima of a tile, in parts, and the tile; `step` loads it."""
-        image, channel, images, width = self.tiles[number]
-        if self.x.on_chip:
-            x, pitch = self.x.element(image * self.columns * self.channels + channel, 1), self.channels
-        else:
-            x, pitch = self.loaded.get(number, step), width
-        maxima, of_image, n = self.maxima.next(), ceil_div(width, self.n), self.n
-        parts = self.reciprocals.commands if number else 1
-        stage = FUSE_STAGE.pack(reduce=Reduce.MAX)
-        source = FUSE_SRC.pack(a_src=1, a_dtype=self.layer.shapes[self.layer.x].dtype)
-        out = []
-        total = images if images > 1 else of_image
-        for start, count in pieces(total, ceil_div(total, parts)):
-            a, d = (start * self.columns * pitch, start * of_image) if images > 1 else (start * n, start)
-            sizes = (count, of_image) if images > 1 else (1, count)
-            walk = self._reduction(x.plus(a), pitch, *sizes) | {"d_n": of_image}
-            out.append(
-                self.context.command(Unit.FUSE, **walk, src=source, stage=stage, d_base=maxima.plus(d))
-            )
-        return out, (x, pitch, maxima)
-
-    def _reduction(self, x: BufferRef, pitch: int, images: int, rows: int) -> _Fields:
-        """Return the walk of a reduction over the columns of rows of N channels of some images."""
-        counts = {"n_count": images, "y_count": rows, "wx_count": self.columns}
-        steps = {"a_n": self.columns * pitch, "a_u": self.n, "u_y": 1, "a_v": pitch, "v_wx": 1, "d_y": 1}
-        return counts | steps | {"a_base": x}
-
-    def _less(self) -> int:
-        """Return the first half of the fuse word that subtracts the maxima from the elements."""
-        dtype = self.layer.shapes[self.layer.x].dtype
-        return FUSE_SRC.pack(a_src=1, a_dtype=dtype, b_src=BSource.ACC, op=Op.SUB)
-
-    def _multipliers(self, step: TileStep, number: int, tile: _Begun, between: list[Command]) -> BufferRef:
-        """Add the sums of a tile and their reciprocals to a step, with other commands between them; return the address
-        of the reciprocals in DRAM.
-        """
-        (x, pitch, maxima), (*_, images, width) = tile, self.tiles[number]
-        of_image, others = ceil_div(width, self.n), iter(between)
-        rows = images * of_image
-        word = self.tables.word(
-            step, table=1, table_wide=1, reduce=Reduce.SUM, post=Post.SCALE, post_rounding=Rounding.SINGLE
-        )
-        sums, factors, high, first, second, product = self.work
-        fields = self._reduction(x, pitch, images, of_image) | {"d_n": of_image, "d_base": sums}
-        fields |= {"src": self._less(), "stage": word, "b_base": maxima, "b_y": 1, "b_n": of_image}
-        step.fuse.append(self.context.command(Unit.FUSE, **fields, post_mult=self.part))
-
-        def add(to: BufferRef, a: BufferRef, b: BufferRef | None = None, /, **more: int | BufferRef) -> None:
-            walk: _Fields = {"y_count": rows, "a_u": 1, "u_y": 1, "d_y": 1, "a_base": a, "d_base": to}
-            if b is not None:
-                walk |= {"b_base": b, "b_y": 1}
-            step.fuse.append(self.context.command(Unit.FUSE, **(walk | more)))
-
-        def wait() -> None:
-            step.fuse.extend(islice(others, 1))
-
-        made = self.reciprocals
-        scaled = FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE)
-        wait()
-        mult, exponent = quantize_multiplier(made.index_scale)
-        guess = self.tables.word(step, _GUESS, table=1, post=Post.SCALE, post_rounding=Rounding.SINGLE)
-        index = {"mult": mult, "shifts": bytes_word(exponent), "clip_lo": 0, "clip_hi": 255}
-        add(first, sums, src=scaled, stage=guess, **index, **_power_of_two(1))
-        add(factors, sums, src=scaled, mult=1 << 30, shifts=bytes_word(made.factor_bits - made.low + 1))
-        add(high, sums, src=scaled, mult=1 << 30, shifts=bytes_word(1 - _FACTOR_BITS))
-        multiplied = {"b_src": BSource.ACC, "op": Op.MUL}
-        rounded = FUSE_SRC.pack(**multiplied, requant=Requant.IMM, rounding=Rounding.SINGLE)
-        negated = FUSE_SRC.pack(**multiplied, bias_en=1, requant=Requant.IMM, rounding=Rounding.SINGLE)
-        squared = FUSE_SRC.pack(op=Op.SQUARE, bias_en=1)
-        one = 1 << _RECIPROCAL_BITS
-        for number in range(made.iterations):
-            # The product p of factor and reciprocal is 1 - e: (3 / 2 - p) ** 2 + 3 / 4 is 1 + e + e ** 2.
-            wait()
-            bias = -(one * 2 if number else one * 3 // 2)
-            less = {"bias": bias, "mult": -(1 << 30), "shifts": bytes_word(1)}
-            add(product, factors, first, src=negated, op_shift=made.factor_bits, **less)
-            wait()
-            if not number:
-                add(product, product, src=squared, op_shift=_RECIPROCAL_BITS, bias=one * 3 // 4)
-                wait()
-            add(second, first, product, src=rounded, op_shift=_RECIPROCAL_BITS - 1, mult=1 << 30)
-            first, second = second, first
-        # The sum times the reciprocal is a power of two, which is 0 modulo 2**32, minus the error.
-        wait()
-        add(product, sums, first, src=FUSE_SRC.pack(**multiplied))
-        add(high, high, first, src=rounded, mult=1 << 30, shifts=bytes_word(2))
-        wait()
-        error = FUSE_SRC.pack(b_src=BSource.ACC, op=Op.MUL_SUB, requant=Requant.IMM, rounding=Rounding.SINGLE)
-        add(high, high, product, src=error, mult=-(1 << _FACTOR_BITS - 1))
-        wait()
-        shift = made.low + _RECIPROCAL_BITS - 2 * _MULTIPLIER_BITS
-        add(product, first, high, src=FUSE_SRC.pack(**multiplied), op_shift=shift)
-        step.fuse += others
-        found, passed = self.found.next(), self.passed.next()
-        last = {"b_src": BSource.ACC, "op": Op.MUL_SUB}
-        stage = FUSE_STAGE.pack(d_dst=1, d_dtype=Dtype.I32)
-        add(
-            found,
-            first,
-            product,
-            src=FUSE_SRC.pack(**last),
-            stage=stage,
-            mult=1 << _MULTIPLIER_BITS,
-            d_y=4 * self.n,
-        )
-        step.stores.append(self.context.command(Unit.STORE, dram=passed, src=found, len=4 * self.n * rows))
-        return passed
-
-    def _slots(self, step: TileStep, number: int, rows: int, passed: BufferRef) -> BufferRef:
-        """Add the loads of the multipliers of a tile to a step; return the address of their slots.
-
-        Biases are 0 and exponents equal in all slots.
-        """
-        slots, n = self.slots.next(), self.n
-
-        def load(at: int, count: int, **fields: int | BufferRef) -> None:
-            to = BufferRef(slots.buffer, slots.index, 0, 16 * n, at)
-            step.loads.append(self.context.command(Unit.LOAD, dst=to, y_count=count, dst_y=16 * n, **fields))
-
-        if number < len(self.slots.buffers):
-            for at, length, value in ((0, 4 * n, 0), (8 * n, n, self.exponent & 0xFF)):
-                word = Space.PARAM | LOAD_WORD.pack(fill=1, fill_value=value)
-                load(at, self.rows, word=word, dram=0, len=length)
-        load(4 * n, rows, word=Space.PARAM, dram=passed, dram_y=4 * n, len=4 * n)
-        return slots
-
-    def _results(self, number: int, tile: _Begun, passed: BufferRef) -> TileStep:
-        """Return the step of the results of a tile."""
-        step = TileStep()
-        (x, pitch, maxima), (image, channel, images, width) = tile, self.tiles[number]
-        of_image, n = ceil_div(width, self.n), self.n
-        slots = self._slots(step, number, images * of_image, passed)
-        start = image * self.columns * self.channels + channel
-        y, y_pitch = (self.y.element(start, 1), self.channels) if self.y.on_chip else (self.out.next(), width)
-        word = self.tables.word(
-            step,
-            table=1,
-            table_wide=1,
-            post=Post.SLOT,
-            post_rounding=Rounding.EVEN,
-            tail_dim=FUSE_DIMS.index("x"),
-            d_dst=1,
-            d_dtype=self.layer.shapes[self.layer.y].dtype,
-        )
-        counts = {"n_count": images, "y_count": self.columns, "x_count": of_image}
-        steps = {"a_n": self.columns * pitch, "a_u": pitch, "u_y": 1, "a_v": n, "v_x": 1}
-        steps |= {"b_n": of_image, "b_x": 1, "d_n": self.columns * y_pitch, "d_y": y_pitch, "d_x": n}
-        fields: _Fields = {"a_base": x, "b_base": maxima, "d_base": y, "stage": word, "src": self._less()}
-        limits = dict(zip(("post_lo", "post_hi"), self.layer.clip, strict=True))
-        parameters: _Fields = {"p_base": slots, "p_x": 1, "p_n": of_image, "post_zp": self.layer.y_zp}
-        tail = {"lanes_tail": (width - 1) % n + 1}
-        step.fuse.append(
-            self.context.command(Unit.FUSE, **counts, **steps, **fields, **limits, **parameters, **tail)
-        )
-        if not self.y.on_chip:
-            lines = self._lines(images, width, "src")
-            target = self.y.element(start, 1)
-            step.stores.append(self.context.command(Unit.STORE, dram=target, src=y, **lines))
-        return step
 
 
 def softmax_steps(context: CodegenContext, layer: SoftmaxLayer) -> list[TileStep]:

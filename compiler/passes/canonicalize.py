@@ -16,7 +16,7 @@ from compiler.layers.elementwise import broadcast_of
 from compiler.layers.elementwise_ops import MAX_POSITIONS, MAX_SELECTED
 from compiler.layers.lookup_table import is_unary
 from compiler.layers.lowering_context import EIGHT_BITS, affine, same_quantization
-from compiler.layers.softmax import across_columns
+from compiler.layers.softmax_across import across_columns
 from compiler.passes.redundant_nodes import remove_dead
 from compiler.reference import run_node
 
@@ -85,8 +85,8 @@ def _padded(reader: Node, pad: Node) -> Node:
 def canonicalize_axes(graph: Graph) -> Graph:
     """Transpose the operands of quantized softmax and cumsum nodes whose axis is not the last one.
 
-    A softmax over the columns of images (`compiler.layers.softmax.across_columns`) remains as it is. Float nodes, which
-    run on the host, support any axis and remain unchanged.
+    A softmax over the columns of images (`compiler.layers.softmax_across.across_columns`) remains as it is. Float
+    nodes, which run on the host, support any axis and remain unchanged.
     """
     made: dict[str, Tensor] = {}
     nodes: list[Node] = []

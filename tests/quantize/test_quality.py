@@ -9,7 +9,6 @@ import pytest
 
 from compiler.api import compile
 from compiler.bench.float_networks import FLOAT_NETWORKS
-from compiler.bench.quantization_quality import float_graph
 from compiler.frontends.builder import GraphBuilder
 from compiler.frontends.onnx import read_onnx
 from compiler.ir.graph import Graph, Node
@@ -23,6 +22,7 @@ from compiler.quantize.report import summary
 from compiler.quantize.rewrite import expected_error, moments_of, quantized_weights
 from compiler.reference import evaluate
 from hw.errors import InputError
+from scripts.quantization_quality import float_graph
 from tests.support.float_graphs import BLOCK, IMAGE, WITHIN, graph_of, numbers, samples
 from tests.support.onnx_models import model, node, ops
 

@@ -3,7 +3,7 @@
 import pytest
 
 from compiler.bench.float_networks import FLOAT_NETWORKS
-from compiler.bench.quantization_quality import quality
+from scripts.quantization_quality import quality
 
 #: Least signal-to-noise ratios in dB with int8 and with int16 activations: measured values minus 2 to 3 dB.
 LEAST = {
