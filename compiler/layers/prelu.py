@@ -25,7 +25,7 @@ from compiler.layers.tile_pipeline import TilePipeline, row_tile_model
 from compiler.layers.tiling_context import TILE_CYCLES, LayerContext, TilingContext, Tilings
 from compiler.reference import Kernels, run_node
 from compiler.schedule.schedule import LayerSchedule
-from compiler.util.scaling import bytes_word, halves_word, quantize_multiplier
+from compiler.util.scaling import bytes_word, float32_ratio, halves_word, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
 from cosim.semantics.fixed_point import scale
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
@@ -93,15 +93,14 @@ def lower_prelu(low: LoweringContext) -> PReluLayer:
     if slope.data is None:
         raise UnsupportedLoweringError("its slopes must be constant")
     given, factor = affine(x), affine(slope)
-    ratio = given.scale / affine(y).scale
     fields = {
         "slopes": _slopes(slope.data, low.x.shape, channels),
         "slope_dtype": DTYPES[slope.dtype],
         "x_zp": given.zero_point,
         "slope_zp": factor.zero_point,
         "y_zp": affine(y).zero_point,
-        "positive": quantize_multiplier(ratio),
-        "negative": quantize_multiplier(ratio * factor.scale),
+        "positive": quantize_multiplier(float32_ratio(given.scale, 1.0, affine(y).scale)),
+        "negative": quantize_multiplier(float32_ratio(given.scale, factor.scale, affine(y).scale)),
         "clip": clip_range(y),
     }
     for rounding in (Rounding.DOUBLE, Rounding.EVEN, Rounding.AWAY, Rounding.SINGLE):

@@ -50,7 +50,10 @@ def quantize_multiplier_16(scale: float) -> tuple[int, int]:
 
 
 def float32_ratio(a: float, b: float, y: float) -> float:
-    """Return a * b / y, with each step in float32, as XNNPACK and onnxruntime compute the output scales of products."""
+    """Return a * b / y, with each step in float32.
+
+    This is how XNNPACK, onnxruntime and LiteRT's PReLU compute the output scales of products.
+    """
     return float(np.float32(a) * np.float32(b) / np.float32(y))
 
 
