@@ -28,7 +28,7 @@ _LOAD_COMMANDS = 16
 _ISSUE = 16
 #: Cycles until a unit's first result, of a load in addition to latency and transfer, and until a store response.
 _FILL, _LOAD_OVERHEAD, _STORE_RESPONSE = 44, 75, 4
-#: Cycles until FUSE's first result if its commands end with step 3 (`hw/fuse/early_exit.py`).
+#: Cycles until FUSE's first result if its commands end with step 3 (`hw/fuse/bypass.py`).
 EARLY_RESULT = 6
 #: Share of the beats of a store by which it delays loads that are in progress on the bus.
 _SHARED = 0.85

@@ -48,7 +48,7 @@ class Decoder(wiring.Component):
         FUSE command to decode.
     may_leave : In(1)
         High if a command that ends with step 3 may leave the pipeline there.
-    read, source, op, requant, table, exit, residual, table2, reduce, post, writer : Out
+    read, source, op, requant, table, bypass, residual, table2, reduce, post, writer : Out
         Controls of each stage (see hw.fuse.layouts).
     """
 
@@ -155,7 +155,7 @@ class Decoder(wiring.Component):
             m.d.comb += mask.eq(Cat(every | (count > lane) for lane in range(self._n)))
             m.d.comb += [
                 stage[name].eq(mask)
-                for stage in (self.requant, self.exit, self.reduce, self.post, self.writer)
+                for stage in (self.requant, self.bypass, self.reduce, self.post, self.writer)
             ]
 
     def _result(self, m: Module) -> None:
@@ -173,11 +173,11 @@ class Decoder(wiring.Component):
         scalar = stage.lane_reduce != Reduce.NONE
         reduced = (stage.reduce != Reduce.NONE) | scalar
         m.d.comb += [
-            self.exit.early.eq(
+            self.bypass.early.eq(
                 self.may_leave & none & ~(stage.table_wide | stage.residual | stage.table2 | reduced)
             ),
-            self.exit.low.eq(post.low),
-            self.exit.high.eq(post.high),
+            self.bypass.low.eq(post.low),
+            self.bypass.high.eq(post.high),
             self.reduce.reduce.eq(stage.reduce),
             self.reduce.lane_reduce.eq(stage.lane_reduce),
             post.bias.eq(Mux(none, 0, cmd.post_bias)),

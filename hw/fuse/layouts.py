@@ -151,8 +151,8 @@ RESIDUAL_CONTROL = data.StructLayout(
 )
 
 
-def exit_control(n: int) -> data.StructLayout:
-    """Return the layout of the controls of the exit after step 3; `early` is set if the command leaves there."""
+def bypass_control(n: int) -> data.StructLayout:
+    """Return the layout of the controls of the bypass after step 3; `early` is set if the command takes it."""
     return data.StructLayout(
         {"early": 1, "low": _S32, "high": _S32, "mask": unsigned(n), "mask_tail": unsigned(n)}
     )
@@ -219,7 +219,7 @@ def controls(n: int) -> dict[str, data.StructLayout]:
         "op": OP_CONTROL,
         "requant": requant_control(n),
         "table": TABLE_CONTROL,
-        "exit": exit_control(n),
+        "bypass": bypass_control(n),
         "residual": RESIDUAL_CONTROL,
         "table2": TABLE_CONTROL,
         "reduce": reduce_control(n),

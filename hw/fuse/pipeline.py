@@ -7,9 +7,9 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse import binary_op, early_exit, operand_fetch, post_scale, requant, residual, tables
+from hw.fuse import binary_op, bypass, operand_fetch, post_scale, requant, residual, tables
 from hw.fuse.binary_op import BinaryOperator
-from hw.fuse.early_exit import EarlyExit
+from hw.fuse.bypass import Bypass
 from hw.fuse.layouts import BEAT, control_write, controls, lanes, lanes_of
 from hw.fuse.operand_fetch import OperandFetch
 from hw.fuse.params import Params
@@ -28,7 +28,7 @@ STAGES = {
     "op": "op",
     "requant": "requant",
     "table": "table",
-    "exit": "exit",
+    "bypass": "bypass",
     "residual": "residual",
     "table2": "table2",
     "reduce": "reduce",
@@ -52,8 +52,8 @@ def latency(config: MlaConfig) -> int:
 
 
 def early_latency() -> int:
-    """Return the number of cycles from a beat at the operand registers to its exit after step 3."""
-    return operand_fetch.LATENCY + _TO_RESIDUAL + early_exit.LATENCY
+    """Return the number of cycles from a beat at the operand registers to the bypass after step 3."""
+    return operand_fetch.LATENCY + _TO_RESIDUAL + bypass.LATENCY
 
 
 class Pipeline(wiring.Component):
@@ -117,7 +117,7 @@ class Pipeline(wiring.Component):
         m.submodules.op = self._op = BinaryOperator(config)
         m.submodules.requant = self._requant = Requantizer(config)
         m.submodules.table = self._table = TableLookup(config, high=False)
-        m.submodules.exit = self._exit = EarlyExit(config)
+        m.submodules.bypass = self._bypass = Bypass(config)
         m.submodules.residual = self._residual = Residual(config)
         m.submodules.table2 = self._table2 = TableLookup(config, high=True)
         m.submodules.reduce = self._reduce = WindowReduce(config)
@@ -186,15 +186,15 @@ class Pipeline(wiring.Component):
         m.d.comb += [self._requant.beat.eq(self._op.o_beat), self._requant.value.eq(self._op.value)]
         m.submodules.elements = elements = DelayLine(width=16 * lanes_of(self._config), cycles=_TO_RESIDUAL)
         m.d.comb += [elements.i.eq(self._source.r.as_value()), self._residual.r.as_value().eq(elements.o)]
-        m.d.comb += self._exit.changed.eq(self._requant.changed)
-        chain = (self._requant, self._table, self._exit, self._residual, self._table2, self._reduce)
+        m.d.comb += self._bypass.changed.eq(self._requant.changed)
+        chain = (self._requant, self._table, self._bypass, self._residual, self._table2, self._reduce)
         for before, after in pairwise(chain):
             m.d.comb += [after.beat.eq(before.o_beat), after.value.eq(before.o)]
 
     def _results(self, m: Module) -> None:
         """Add the stages of steps 5 and 6."""
-        reduce_, lanes_, post_, exit_ = self._reduce, self._lane_reduce, self._post, self._exit
-        early = exit_.early_beat.valid
+        reduce_, lanes_, post_, bypass_ = self._reduce, self._lane_reduce, self._post, self._bypass
+        early = bypass_.early_beat.valid
         counted = operand_fetch.LATENCY + binary_op.LATENCY + requant.LATENCY + 1
         m.submodules.changed = changed = DelayLine(
             width=COUNT_BITS, cycles=latency(self._config) - counted - post_scale.CHANGED_BEFORE
@@ -209,9 +209,9 @@ class Pipeline(wiring.Component):
             post_.count.eq(lanes_.o_count),
             changed.i.eq(self._requant.changed),
             post_.changed.eq(changed.o),
-            self.o_beat.eq(Mux(early, exit_.early_beat, post_.o_beat)),
-            self.o.eq(Mux(early, exit_.early, post_.o)),
-            self.o_changed.eq(Mux(early, exit_.early_changed, post_.o_changed)),
+            self.o_beat.eq(Mux(early, bypass_.early_beat, post_.o_beat)),
+            self.o.eq(Mux(early, bypass_.early, post_.o)),
+            self.o_changed.eq(Mux(early, bypass_.early_changed, post_.o_changed)),
             self.o_pair.eq(post_.o_pair & ~early),
             self.o_root.eq(post_.o_root),
             self.o_emit.eq(post_.o_emit | early),

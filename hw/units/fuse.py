@@ -134,7 +134,7 @@ class FuseUnit(wiring.Component):
             inside.load.eq(walker.load),
             inside.index.eq(walker.index),
             inside.tag.eq(self.cmd.payload.meta.tag),
-            inside.early.eq(decoder.exit.early),
+            inside.early.eq(decoder.bypass.early),
             inside.written.eq(written),
             inside.done.eq(self.done),
             walker.room.eq(inside.room),

@@ -1,4 +1,4 @@
-"""Exit of FUSE's pipeline after step 3, for commands without later steps."""
+"""Bypass of the steps after step 3 of FUSE's pipeline, for commands without these steps."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.fuse.control_store import fetch
-from hw.fuse.layouts import BEAT, control_write, exit_control, lanes, lanes_of, part_of
+from hw.fuse.layouts import BEAT, bypass_control, control_write, lanes, lanes_of, part_of
 from hw.fuse.post_scale import SUM_BITS
 from hw.fuse.requant import COUNT_BITS
 from hw.fuse.requant_scale import clip
@@ -17,7 +17,7 @@ from hw.lib.trees import tree_sum
 LATENCY = 2
 
 
-class EarlyExit(wiring.Component):
+class Bypass(wiring.Component):
     """Saturates the values of commands that end with step 3 to the element type, as `PostScale` does after all steps,
     and removes their beats from the pipeline; the beats of other commands pass.
 
@@ -47,7 +47,7 @@ class EarlyExit(wiring.Component):
         row = lanes(self._lanes)
         super().__init__(
             {
-                "controls": In(control_write(exit_control(config.n))),
+                "controls": In(control_write(bypass_control(config.n))),
                 "beat": In(BEAT),
                 "value": In(row),
                 "changed": In(COUNT_BITS),
