@@ -32,7 +32,8 @@ from compiler.layers.lowering_context import (
     affine,
     image_of,
 )
-from compiler.layers.permutation import BETWEEN_BUFFERS, BoxPlan, BoxSteps, Ends, engine_of, plans
+from compiler.layers.permutation import BETWEEN_BUFFERS, BoxPlan, Ends, engine_of, plans
+from compiler.layers.permutation_codegen import BoxSteps
 from compiler.layers.strided_copy import (
     Axes,
     Copy,
