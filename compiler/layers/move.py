@@ -1,7 +1,7 @@
 """Data movement operators (reshape, transpose, slice, concat, pad, ...) as strided copies."""
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -22,6 +22,7 @@ from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileB
 from compiler.ir.identity import identity
 from compiler.ir.tensor import Tensor, same_values
 from compiler.layers.base import Layer
+from compiler.layers.byte_selection import SelectionPlan, SelectionSteps, selected_pixels, selection_plan
 from compiler.layers.elementwise import lower_unary
 from compiler.layers.layer_kind import ALL, ANY_TO_ANY, INDICES, INTEGERS, ElementTypes, LayerKind, Lowering
 from compiler.layers.lookup_table import is_unary
@@ -52,7 +53,7 @@ from compiler.layers.strided_copy import (
     walks,
     whole,
 )
-from compiler.layers.tile_pipeline import PipelineTile, TilePipeline
+from compiler.layers.tile_pipeline import EARLY_RESULT, PipelineTile, TilePipeline
 from compiler.layers.tiling_context import PREFETCH_STEPS, LayerContext
 from compiler.reference.fixed_point import round_half_away
 from compiler.reference.node_invocation import Kernels, quantize_real
@@ -404,6 +405,8 @@ _PIECE_OVERHEAD = 120
 _MIN_GAIN = 300
 #: Maximum number of buffers for tiles of sums: a round of two transpositions takes several tiles of different sizes.
 _SUM_BUFFERS = 8
+#: Numbers of buffers for the boxes of each source, and for those of the result, of a selection of bytes.
+_SELECTION_BUFFERS = (2, 3, 4)
 #: Bytes of a box from which every power of two is tried.
 _MANY_BYTES = 1 << 12
 
@@ -446,10 +449,8 @@ def box_plans(
         return ()
     walk = in_bytes(copy.walk.ordered(), x, y)
     elements = Walk((*walk.dims, (size, 1, 1))).merged()
-    # Only a few sizes are tried, because each one takes a search: powers of two, and of four if they are small.
-    bits = min(most, config.sp_bytes // config.sp_banks).bit_length() - 1
-    most = 1 << (bits if 1 << bits >= _MANY_BYTES else bits & ~1)
-    found = plans(Walk(elements.dims), Ends(here[0], here[1], rescale), engine_of(config), most)
+    limit = _box_limit(config, most)
+    found = plans(Walk(elements.dims), Ends(here[0], here[1], rescale), engine_of(config), limit)
     if not found or sum(plan.cycles for plan in found) + _MIN_GAIN > now:
         return ()
     return tuple(replace(plan, walk=plan.walk.shifted(walk.x, walk.y)) for plan in found)
@@ -511,20 +512,85 @@ def move_rows(n: int, copies: Sequence[Copy]) -> int:
     return total
 
 
-def _split_copies(
-    config: MlaConfig, layer: MoveLayer, most: int, on_chip: Callable[[str], bool], y_here: bool
-) -> tuple[list[Copy], list[BoxPlan]]:
-    """Return the copies that are moved as lines, and the plans of those that are moved in boxes of `most` bytes."""
-    straight, boxed = list[Copy](), list[BoxPlan]()
-    y = CopyOperand(DTYPE_BYTES[layer.shapes[layer.y].dtype])
+@dataclass(frozen=True)
+class MovePlan:
+    """Ways in which the copies of a layer are moved.
+
+    Parameters
+    ----------
+    selected : SelectionPlan or None
+        Plan by which MATRIX selects the bytes of all copies; None: the copies are moved one after the other.
+    straight : list of Copy
+        Copies that are moved as lines.
+    boxed : list of (Copy, BoxPlan)
+        Copies that are moved in boxes, with the plans of all boxes of each copy.
+    """
+
+    selected: SelectionPlan | None
+    straight: list[Copy]
+    boxed: list[tuple[Copy, BoxPlan]]
+
+
+def move_plan(
+    config: MlaConfig,
+    layer: MoveLayer,
+    most: int,
+    operands: Mapping[str, CopyOperand],
+    on_chip: Callable[[str], bool],
+) -> MovePlan:
+    """Return the fastest way, by estimate, to move the copies of a layer.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+    layer : MoveLayer
+        Layer to plan.
+    most : int
+        Maximum number of bytes of a box.
+    operands : dict
+        Layouts of sources and result by name.
+    on_chip : callable
+        Returns True if a tensor, given by name, is in the scratchpad.
+    """
+    straight, boxed, cycles = list[Copy](), list[tuple[Copy, BoxPlan]](), 0.0
+    y, y_here = operands[layer.y], on_chip(layer.y)
     for copy in layer.copies:
-        found: tuple[BoxPlan, ...] = ()
-        if copy.source is not None:
-            x = CopyOperand(DTYPE_BYTES[layer.shapes[copy.source].dtype])
-            found = box_plans(config, layer, copy, most, (x, y), (on_chip(copy.source), y_here))
-        boxed += found
+        here = copy.source is not None and on_chip(copy.source), y_here
+        ends = y if copy.source is None else operands[copy.source], y
+        found = box_plans(config, layer, copy, most, ends, here)
+        boxed += [(copy, plan) for plan in found]
         straight += () if found else (copy,)
-    return straight, boxed
+        cycles += sum(plan.cycles for plan in found) if found else line_cycles(config, layer, copy, here)
+    sources = {copy.source for copy in layer.copies if copy.source is not None}
+    where = {name: on_chip(name) for name in sources}
+    what = selected_pixels(layer.copies, {name: operands[name] for name in sources}, y, where, y_here)
+    if what is not None and not any(where.values()) and not y_here:
+        plan = selection_plan(what, engine_of(config), _box_limit(config, most))
+        if plan is not None and plan.cycles + _MIN_GAIN < cycles:
+            return MovePlan(plan, [], [])
+    return MovePlan(None, straight, boxed)
+
+
+def _plan_of(
+    config: MlaConfig, layer: MoveLayer, s: LayerSchedule, on_chip: Callable[[str], bool], y_here: bool
+) -> MovePlan:
+    """Return the plan of a layer whose tensors are contiguous, before their layouts are known."""
+    operands = {name: CopyOperand(DTYPE_BYTES[image.dtype]) for name, image in layer.shapes.items()}
+
+    def here(name: str) -> bool:
+        return y_here if name == layer.y else on_chip(name)
+
+    return move_plan(config, layer, s.rows * config.n, operands, here)
+
+
+def _box_limit(config: MlaConfig, most: int) -> int:
+    """Return the maximum number of bytes of a box, rounded down.
+
+    Only a few sizes are tried, because each one takes a search: powers of two, and of four if they are small.
+    """
+    bits = min(most, config.sp_bytes // config.sp_banks).bit_length() - 1
+    return 1 << (bits if 1 << bits >= _MANY_BYTES else bits & ~1)
 
 
 def copied_by_fuse(
@@ -532,14 +598,23 @@ def copied_by_fuse(
 ) -> bool:
     """Return True if FUSE copies all elements within the scratchpad, which takes no buffers."""
     here = all(copy.source is not None and on_chip(copy.source) for copy in layer.copies)
-    return here and on_chip(layer.y) and not _split_copies(config, layer, s.rows * config.n, on_chip, True)[1]
+    if not here or not on_chip(layer.y):
+        return False
+    plan = _plan_of(config, layer, s, on_chip, True)
+    return not plan.boxed and plan.selected is None
 
 
-def _box_bytes(found: Sequence[BoxPlan], s: LayerSchedule, n: int) -> int:
+def _box_bytes(plan: MovePlan, s: LayerSchedule, n: int) -> int:
     """Return the bytes of the buffers for boxes."""
-    if not found:
+    if plan.selected is not None:
+        return (
+            s.x_buffers * sum(plan.selected.loaded(n))
+            + s.y_buffers * plan.selected.selected(n)
+            + (plan.selected.tiles * n * n)
+        )
+    if not plan.boxed:
         return 0
-    loaded, between, permuted = (max(plan.sizes[i] for plan in found) + n for i in range(3))
+    loaded, between, permuted = (max(each.sizes[i] for _, each in plan.boxed) + n for i in range(3))
     return s.x_buffers * loaded + BETWEEN_BUFFERS * between + s.y_buffers * permuted + n * n
 
 
@@ -555,11 +630,18 @@ def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[f
     size = max(DTYPE_BYTES[image.dtype] for image in layer.shapes.values())
     sums = max(min(_SUM_BUFFERS, context.acc_rows // engine_of(config).rows), 1)
     for rows in cuts(ceil_div(total * size, n)):
-        straight, boxed = _split_copies(config, layer, rows * n, context.on_chip, context.y_on_chip)
         schedule = LayerSchedule(
             rows=rows, on_chip=context.y_on_chip, acc_buffers=sums, prefetch=PREFETCH_STEPS
         )
-        used, cycles = _box_bytes(boxed, schedule, n), sum(plan.cycles for plan in boxed)
+        plan = _plan_of(config, layer, schedule, context.on_chip, context.y_on_chip)
+        if plan.selected is not None:
+            for buffers in _SELECTION_BUFFERS:
+                wide = replace(schedule, x_buffers=buffers, y_buffers=buffers)
+                if _box_bytes(plan, wide, n) <= context.free:
+                    yield plan.selected.cycles, wide
+            continue
+        straight = plan.straight
+        used, cycles = _box_bytes(plan, schedule, n), sum(each.cycles for _, each in plan.boxed)
         if straight:
             buffers = 4 if any(copy.rescale for copy in straight) else 2
             used += buffers * (rows + 1) * n * size
@@ -571,10 +653,27 @@ def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[f
             yield cycles, schedule
 
 
+def _selection_model(config: MlaConfig, s: LayerSchedule, plan: SelectionPlan) -> TilePipeline:
+    """Return the tile model of a selection of bytes, whose tiles are boxes."""
+    weights = float(plan.tiles * config.n)
+
+    def tiles() -> Iterator[PipelineTile]:
+        for number, work in enumerate(plan.works):
+            loads = (("w", 0, weights), *((("box", number, work.load),) if work.load else ()))
+            fuse = work.fuse / config.fuse_rate
+            yield PipelineTile(loads, work.array, fuse, work.store, ceil(work.commands))
+
+    buffers = {"w": 1, "box": s.x_buffers}
+    return TilePipeline(tiles(), len(plan.works), buffers, s.acc_buffers, s.y_buffers, result=EARLY_RESULT)
+
+
 def move_tile_model(layer: MoveLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of a move layer, whose tiles are pieces of the copies, and boxes."""
     config, n = context.config, context.config.n
-    straight, boxed = _split_copies(config, layer, s.rows * n, context.on_chip, context.y_on_chip)
+    plan = _plan_of(config, layer, s, context.on_chip, context.y_on_chip)
+    if plan.selected is not None:
+        return _selection_model(config, s, plan.selected)
+    straight, boxed = plan.straight, [each for _, each in plan.boxed]
     total = sum(copy.walk.count for copy in straight)
     pieces = ceil_div(total, min(s.rows * n, max(total, 1)))
     here = all(
@@ -639,9 +738,10 @@ class MoveSteps:
             for name, image in layer.shapes.items()
         }
         self.y_operand = self.operands[layer.y]
-        found = [(copy, self._plans(copy)) for copy in layer.copies]
-        self.boxed = [(copy, plan) for copy, parts in found for plan in parts]
-        self.straight = [copy for copy, parts in found if not parts]
+        self.plan = move_plan(
+            context.config, layer, self.most, self.operands, lambda name: context.layouts[name].on_chip
+        )
+        self.boxed, self.straight = self.plan.boxed, self.plan.straight
         self.batches = list(self._batches())
         self.room = max((_count(batch) for batch in self.batches), default=0)
         size = max(DTYPE_BYTES[image.dtype] for image in layer.shapes.values())
@@ -662,16 +762,12 @@ class MoveSteps:
             ),
         ]
 
-    def _plans(self, copy: Copy) -> tuple[BoxPlan, ...]:
-        """Return the plans of a copy that is moved in boxes."""
-        if copy.source is None:
-            return ()
-        here = self._source_layout(copy).on_chip, self.y.on_chip
-        ends = self._source(copy), self.y_operand
-        return box_plans(self.context.config, self.layer, copy, self.most, ends, here)
-
     def _boxes(self) -> Iterator[TileStep]:
         """Yield the steps of the copies that are moved in boxes."""
+        if self.plan.selected is not None:
+            rows = engine_of(self.context.config).rows
+            selection = SelectionSteps(self.context, self.layer.name, self.plan.selected, rows)
+            yield from selection.steps(self.context.layouts, self.y)
         if not self.boxed:
             return
         loaded, between, permuted = (max(plan.sizes[i] for _, plan in self.boxed) for i in range(3))

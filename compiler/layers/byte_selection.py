@@ -1,0 +1,501 @@
+"""Concatenations, slices and pads of a few channels: MATRIX selects the bytes of each row of the result.
+
+The result is divided into groups of pixels, and each group into rows of N bytes. A row is the sum of the products of
+rows of N bytes of the sources, which may start at any byte, and tiles of weights that are 1 where a byte of the source
+is a byte of the result. The rows of all groups use the same tiles, so that MATRIX takes one cycle for each window of N
+bytes of a source that a row needs, and FUSE writes the row in one cycle. Where nothing is selected, the sum is 0, and
+FUSE writes the zero point, which the fill value of a pad is.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, TensorLayout, TileStep
+from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, pieces
+from compiler.layers.permutation import Engine, UnitWork, cycles_of_boxes
+from compiler.layers.strided_copy import Copy, CopyOperand, Walk, in_bytes
+from compiler.layers.tile_pipeline import line_beats
+from compiler.util.tiles import ceil_div
+from hw.isa.commands import FUSE_DIMS, FUSE_STAGE, MATRIX_WORD
+from hw.isa.enums import Unit
+
+#: Maximum number of rows of the result in a group of pixels.
+_MAX_ROWS = 16
+#: Cycles until MATRIX can start, in addition to the load of the weights.
+_START = 100
+
+
+@dataclass(frozen=True)
+class PixelSource:
+    """Tensor from which bytes are selected.
+
+    Parameters
+    ----------
+    name : str
+        Name of the tensor.
+    start : int
+        Offset of the first byte that is selected from the first byte of the tensor.
+    pitch : int
+        Distance between pixels in bytes.
+    span : int
+        Bytes of a pixel from the first to the last one that is selected.
+    here : bool
+        True if the tensor is in the scratchpad.
+    """
+
+    name: str
+    start: int
+    pitch: int
+    span: int
+    here: bool
+
+    def bytes_of(self, pixels: int) -> int:
+        """Return the number of bytes from the first to the last selected byte of some pixels."""
+        return (pixels - 1) * self.pitch + self.span
+
+
+@dataclass(frozen=True)
+class SelectedPixels:
+    """Result whose pixels consist of bytes at the same places of the pixels of the sources.
+
+    Parameters
+    ----------
+    pixels : int
+        Number of pixels, which are contiguous.
+    sources : tuple of PixelSource
+        Sources.
+    picks : tuple of (int, int)
+        For each byte of a pixel, the index of its source and the distance from the first selected byte of its pixel;
+        index -1 for `fill`.
+    fill : int
+        Byte, 0..255, for the bytes that have no source.
+    y_here : bool
+        True if the result is in the scratchpad.
+    """
+
+    pixels: int
+    sources: tuple[PixelSource, ...]
+    picks: tuple[tuple[int, int], ...]
+    fill: int
+    y_here: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes of a pixel of the result."""
+        return len(self.picks)
+
+
+def selected_pixels(
+    copies: Sequence[Copy],
+    operands: Mapping[str, CopyOperand],
+    y: CopyOperand,
+    here: Mapping[str, bool],
+    y_here: bool,
+) -> SelectedPixels | None:
+    """Return the description of copies that together write all bytes of contiguous pixels; None for other copies.
+
+    Parameters
+    ----------
+    copies : sequence of Copy
+        All copies of a layer.
+    operands : dict
+        Layouts of the sources by name.
+    y : CopyOperand
+        Layout of the result.
+    here : dict
+        For each source, whether it is in the scratchpad.
+    y_here : bool
+        True if the result is in the scratchpad.
+    """
+    fills = {copy.fill for copy in copies if copy.source is None}
+    if len(fills) > 1 or any(copy.rescale for copy in copies):
+        return None
+    if y.gaps or any(operand.size != y.size for operand in operands.values()):
+        return None
+    walks = list[Walk]()
+    for copy in copies:
+        walk = in_bytes(copy.walk.ordered(), y if copy.source is None else operands[copy.source], y)
+        walks.append(Walk((*walk.dims, (y.size, 1, 1)), walk.x, walk.y).merged())
+    outer = {(walk.dims[0][0], walk.dims[0][2]) if walk.dims else (1, 0) for walk in walks}
+    first = min(walk.y for walk in walks)
+    if len(outer) > 1:
+        return None
+    ((pixels, size),) = outer
+    if pixels == 1 or sum(walk.count for walk in walks) != pixels * size:
+        return None
+    if any(walk.y - first + sum((n - 1) * step for n, _, step in walk.dims[1:]) >= size for walk in walks):
+        return None
+    return None if first else _picked(copies, walks, pixels, size, here, y_here)
+
+
+def _picked(
+    copies: Sequence[Copy],
+    walks: Sequence[Walk],
+    pixels: int,
+    size: int,
+    here: Mapping[str, bool],
+    y_here: bool,
+) -> SelectedPixels | None:
+    found: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for copy, walk in zip(copies, walks, strict=True):
+        if copy.source is None:
+            continue
+        places = np.array([[walk.x, walk.y]])
+        for number, x, y in walk.dims[1:]:
+            places = (places[:, None, :] + np.arange(number)[:, None] * np.array([x, y])).reshape(-1, 2)
+        pitch = walk.dims[0][1]
+        if pitch <= 0:
+            return None
+        found.setdefault((copy.source, pitch), []).extend(map(tuple, places.tolist()))
+    picks, sources = [(-1, 0)] * size, list[PixelSource]()
+    for index, ((name, pitch), places) in enumerate(found.items()):
+        start = min(x for x, _ in places)
+        span = max(x for x, _ in places) - start + 1
+        sources.append(PixelSource(name, start, pitch, span, here[name]))
+        for x, y in places:
+            picks[y] = index, x - start
+    fill = next((copy.fill for copy in copies if copy.source is None), 0)
+    return SelectedPixels(pixels, tuple(sources), tuple(picks), fill, y_here)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Bytes of a source that one product adds to a row of the result.
+
+    Parameters
+    ----------
+    source : int
+        Index of the source.
+    low, high : int
+        Range of the possible first bytes of the window, from the first byte of the group of pixels.
+    places : tuple of (int, int)
+        Selected bytes: distance from the first byte of the group, and lane of the result.
+    """
+
+    source: int
+    low: int
+    high: int
+    places: tuple[tuple[int, int], ...]
+
+
+def _windows(what: SelectedPixels, pixels: int, n: int) -> list[list[Window]]:
+    """Return the windows of each row of a group of pixels; rows without a source have one window without bytes."""
+    rows = list[list[Window]]()
+    for first in range(0, pixels * what.size, n):
+        places: list[list[tuple[int, int]]] = [[] for _ in what.sources]
+        for lane in range(min(n, pixels * what.size - first)):
+            pixel, byte = divmod(first + lane, what.size)
+            index, x = what.picks[byte]
+            if index >= 0:
+                places[index].append((pixel * what.sources[index].pitch + x, lane))
+        row = list[Window]()
+        for index, left in enumerate(places):
+            left.sort()
+            while left:
+                taken = [place for place in left if place[0] < left[0][0] + n]
+                row.append(Window(index, max(taken[-1][0] - n + 1, 0), taken[0][0], tuple(taken)))
+                left = left[len(taken) :]
+        rows.append(row or [Window(0, 0, 0, ())])
+    return rows
+
+
+@dataclass(frozen=True)
+class SelectionPass:
+    """MATRIX command that adds one window to each of several consecutive rows of all groups.
+
+    Parameters
+    ----------
+    windows : tuple of Window
+        Windows.
+    row : int
+        First row of a group.
+    accumulate : bool
+        True if sums are added to those of earlier commands.
+    start, step : int
+        First byte of the first window, and distance between windows.
+    """
+
+    windows: tuple[Window, ...]
+    row: int
+    accumulate: bool
+    start: int
+    step: int
+
+    @property
+    def source(self) -> int:
+        """Index of the source."""
+        return self.windows[0].source
+
+    def weights(self, n: int) -> NDArray[np.int8]:
+        """Return the tiles of weights, of shape (windows, n, n)."""
+        out = np.zeros((len(self.windows), n, n), np.int8)
+        for number, window in enumerate(self.windows):
+            for x, lane in window.places:
+                out[number, x - self.start - number * self.step, lane] = 1
+        return out
+
+
+def _passes(rows: Sequence[Sequence[Window]]) -> Iterator[SelectionPass]:
+    """Yield the passes over the windows of all rows; consecutive rows share one if their windows are equidistant."""
+    for level in range(max(map(len, rows))):
+        at = 0
+        while at < len(rows):
+            if len(rows[at]) <= level:
+                at += 1
+                continue
+            windows = [rows[at][level]]
+            start, step = windows[0].low, 0
+            for row in rows[at + 1 :]:
+                if len(row) <= level or row[level].source != windows[0].source:
+                    break
+                line = _line([*windows, row[level]])
+                if line is None:
+                    break
+                windows.append(row[level])
+                start, step = line
+            yield SelectionPass(tuple(windows), at, level > 0, start, step)
+            at += len(windows)
+
+
+def _line(windows: Sequence[Window]) -> tuple[int, int] | None:
+    """Return the first byte of equidistant windows, and their distance; None if no distance is possible."""
+    last = len(windows) - 1
+    steepest = (windows[-1].high - windows[0].low) // last
+    for step in range(ceil_div(windows[-1].low - windows[0].high, last), steepest + 1):
+        low = max(window.low - number * step for number, window in enumerate(windows))
+        high = min(window.high - number * step for number, window in enumerate(windows))
+        if low <= high:
+            return low, step
+    return None
+
+
+@dataclass(frozen=True)
+class SelectionPlan:
+    """Division of a result into boxes of groups of pixels, and the passes of MATRIX for each box.
+
+    Parameters
+    ----------
+    what : SelectedPixels
+        Sources of the bytes.
+    group : int
+        Pixels of a group.
+    groups : int
+        Groups of a box, except of the last one, which may have fewer.
+    passes : tuple of SelectionPass
+        Passes.
+    works : tuple of UnitWork
+        Estimated work of each box.
+    cycles : float
+        Estimated cycles of all boxes.
+    """
+
+    what: SelectedPixels
+    group: int
+    groups: int
+    passes: tuple[SelectionPass, ...]
+    works: tuple[UnitWork, ...]
+    cycles: float
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of a box."""
+        return self.group * self.groups
+
+    def rows(self, n: int) -> int:
+        """Return the number of rows of a group."""
+        return ceil_div(self.group * self.what.size, n)
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles of weights."""
+        return sum(len(each.windows) for each in self.passes)
+
+    def loaded(self, n: int) -> list[int]:
+        """Return the bytes of the buffer of each source; 0 for sources in the scratchpad."""
+        return [0 if x.here else x.bytes_of(self.pixels) + n for x in self.what.sources]
+
+    def selected(self, n: int) -> int:
+        """Return the bytes of the buffer of the result; 0 if it is in the scratchpad."""
+        return 0 if self.what.y_here else self.pixels * self.what.size + n
+
+
+@lru_cache(maxsize=4096)
+def selection_plan(what: SelectedPixels, engine: Engine, most: int) -> SelectionPlan | None:
+    """Return the plan with the fewest estimated cycles; None if no box fits.
+
+    Parameters
+    ----------
+    what : SelectedPixels
+        Sources of the bytes.
+    engine : Engine
+        Speed of the machine, and the rows of a tile of sums.
+    most : int
+        Maximum number of bytes of a box.
+    """
+    best: SelectionPlan | None = None
+    sizes = {engine.n * rows // what.size for rows in range(1, _MAX_ROWS + 1)}
+    for group in sorted(sizes & set(range(1, what.pixels + 1))):
+        rows = ceil_div(group * what.size, engine.n)
+        passes = tuple(_passes(_windows(what, group, engine.n)))
+        fits = max(engine.rows // rows, 1)
+        for groups in sorted({max(fits * quarters // 8, 1) for quarters in (1, 2, 3, 4, 6, 8)}):
+            bytes_ = max(*(x.bytes_of(group * groups) for x in what.sources), group * groups * what.size)
+            if rows > engine.rows or bytes_ > most:
+                continue
+            plan = _plan(what, group, groups, passes, engine)
+            if best is None or plan.cycles < best.cycles:
+                best = plan
+    return best
+
+
+def _plan(
+    what: SelectedPixels, group: int, groups: int, passes: tuple[SelectionPass, ...], engine: Engine
+) -> SelectionPlan:
+    n, rows = engine.n, ceil_div(group * what.size, engine.n)
+    tiles = sum(len(each.windows) for each in passes)
+    found: dict[int, UnitWork] = {}
+    works = list[UnitWork]()
+    for _, pixels in pieces(what.pixels, group * groups):
+        if pixels not in found:
+            parts = ceil_div(pixels, group)
+            far = group * groups
+            load = sum(
+                line_beats(2, x.bytes_of(pixels), [far * x.pitch], n) / 2 for x in what.sources if not x.here
+            )
+            store = line_beats(2, pixels * what.size, [far * what.size], n) / 2
+            found[pixels] = UnitWork(
+                load,
+                0.0 if what.y_here else store,
+                tiles * max(parts, n),
+                parts * rows * engine.fuse_rate,
+                len(passes) + 1 + (not what.y_here) + sum(not x.here for x in what.sources),
+            )
+        works.append(found[pixels])
+    cycles = cycles_of_boxes(works) + tiles * n + _START
+    return SelectionPlan(what, group, groups, passes, tuple(works), cycles)
+
+
+class SelectionSteps:
+    """Generator of the steps of a selection of bytes.
+
+    Parameters
+    ----------
+    context : CodegenContext
+        Machine, schedule and tensor layouts for which code is generated.
+    name : str
+        Name of the layer, which is the prefix of the buffer names.
+    plan : SelectionPlan
+        Boxes and passes.
+    rows : int
+        Rows of a tile of sums.
+    """
+
+    def __init__(self, context: CodegenContext, name: str, plan: SelectionPlan, rows: int):
+        self.context, self.plan, self.n = context, plan, context.config.n
+        n, s = self.n, context.schedule
+        self.x = [
+            BufferRotation(BufferMemory.SP, f"{name}.source{index}", size, s.x_buffers) if size else None
+            for index, size in enumerate(plan.loaded(n))
+        ]
+        self.y = None
+        if not plan.what.y_here:
+            self.y = BufferRotation(BufferMemory.SP, f"{name}.selected", plan.selected(n), s.y_buffers)
+        self.acc = BufferRotation(BufferMemory.ACC, f"{name}.acc", rows, s.acc_buffers)
+        weights = context.constant(f"{name}.tiles", np.concatenate([each.weights(n) for each in plan.passes]))
+        size = plan.tiles * n * n
+        self.weights = TileBuffers(
+            CircularBuffer(BufferMemory.SP, f"{name}.tiles", size),
+            lambda _, address: [context.command(Unit.LOAD, dram=BufferRef(weights), dst=address, len=size)],
+        )
+
+    def steps(self, layouts: Mapping[str, TensorLayout], y: TensorLayout) -> Iterator[TileStep]:
+        """Yield the steps, one for each box.
+
+        Parameters
+        ----------
+        layouts : dict
+            Layouts of the sources by name.
+        y : TensorLayout
+            Layout of the result.
+        """
+        what, plan = self.plan.what, self.plan
+        for first, pixels in pieces(what.pixels, plan.pixels):
+            step, sources = TileStep(), list[BufferRef]()
+            weights = self.weights.get(0, step)
+            for source, buffers in zip(what.sources, self.x, strict=True):
+                at = layouts[source.name].address().plus(source.start + first * source.pitch)
+                if buffers is not None:
+                    to = buffers.next()
+                    length = source.bytes_of(pixels)
+                    step.loads.append(self.context.command(Unit.LOAD, dram=at, dst=to, len=length))
+                    at = to
+                sources.append(at)
+            acc = self.acc.next()
+            out = y.address().plus(first * what.size)
+            self._sums(step, ceil_div(pixels, plan.group), sources, weights, acc)
+            if self.y is None:
+                self._drain(step, pixels, acc, out)
+            else:
+                made = self.y.next()
+                self._drain(step, ceil_div(pixels, plan.group) * plan.group, acc, made)
+                step.stores.append(
+                    self.context.command(Unit.STORE, src=made, dram=out, len=pixels * what.size)
+                )
+            yield step
+
+    def _sums(
+        self, step: TileStep, groups: int, sources: Sequence[BufferRef], weights: BufferRef, acc: BufferRef
+    ) -> None:
+        """Add the passes over a box of some groups."""
+        n, plan, tile = self.n, self.plan, count()
+        rows = plan.rows(n)
+        for each in plan.passes:
+            numbers = [next(tile) for _ in each.windows]
+            step.matrix.append(
+                self.context.command(
+                    Unit.MATRIX,
+                    word=MATRIX_WORD.pack(accumulate=int(each.accumulate), a_unsigned=1),
+                    a_base=sources[each.source].plus(each.start),
+                    a_zp=plan.what.fill,
+                    a_v=plan.group * plan.what.sources[each.source].pitch,
+                    a_oc=each.step,
+                    x_count=groups,
+                    oc_count=len(numbers),
+                    w_base=weights.plus(numbers[0] * n * n),
+                    w_row=n,
+                    w_oc=n * n,
+                    acc_base=acc.plus(each.row),
+                    acc_x=rows,
+                    acc_oc=1,
+                )
+            )
+
+    def _drain(self, step: TileStep, pixels: int, acc: BufferRef, to: BufferRef) -> None:
+        """Add the FUSE commands that write the rows of some pixels."""
+        n, plan, size = self.n, self.plan, self.plan.what.size
+        rows, (groups, rest) = plan.rows(n), divmod(pixels, plan.group)
+        parts = [(0, groups, plan.group)] if groups else []
+        parts += [(groups, 1, rest)] if rest else []
+        for first, number, each in parts:
+            lines = ceil_div(each * size, n)
+            step.fuse.append(
+                self.context.command(
+                    Unit.FUSE,
+                    stage=FUSE_STAGE.pack(d_dst=1, d_dtype=1, tail_dim=FUSE_DIMS.index("x")),
+                    zp=plan.what.fill,
+                    a_base=acc.plus(first * rows),
+                    a_v=1,
+                    a_u=rows,
+                    x_count=lines,
+                    y_count=number,
+                    d_base=to.plus(first * plan.group * size),
+                    d_x=n,
+                    d_y=plan.group * size,
+                    lanes_tail=each * size - (lines - 1) * n,
+                )
+            )
