@@ -315,9 +315,9 @@ class SelectionPlan:
         """Number of tiles of weights."""
         return sum(len(each.windows) for each in self.passes)
 
-    def loaded(self, n: int) -> list[int]:
-        """Return the bytes of the buffer of each source; 0 for sources in the scratchpad."""
-        return [0 if x.here else x.bytes_of(self.pixels) + n for x in self.what.sources]
+    def loaded(self, n: int) -> int:
+        """Return the bytes of the buffer of a loaded box, which contains all sources that are not in the scratchpad."""
+        return sum(x.bytes_of(self.pixels) + n for x in self.what.sources if not x.here)
 
     def selected(self, n: int) -> int:
         """Return the bytes of the buffer of the result; 0 if it is in the scratchpad."""
@@ -344,10 +344,9 @@ def selection_plan(what: SelectedPixels, engine: Engine, most: int) -> Selection
         passes = tuple(_passes(_windows(what, group, engine.n)))
         fits = max(engine.rows // rows, 1)
         for groups in sorted({max(fits * quarters // 8, 1) for quarters in (1, 2, 3, 4, 6, 8)}):
-            bytes_ = max(*(x.bytes_of(group * groups) for x in what.sources), group * groups * what.size)
-            if rows > engine.rows or bytes_ > most:
-                continue
             plan = _plan(what, group, groups, passes, engine)
+            if rows > engine.rows or max(plan.loaded(engine.n), plan.selected(engine.n)) > most:
+                continue
             if best is None or plan.cycles < best.cycles:
                 best = plan
     return best
@@ -398,10 +397,7 @@ class SelectionSteps:
     def __init__(self, context: CodegenContext, name: str, plan: SelectionPlan, rows: int):
         self.context, self.plan, self.n = context, plan, context.config.n
         n, s = self.n, context.schedule
-        self.x = [
-            BufferRotation(BufferMemory.SP, f"{name}.source{index}", size, s.x_buffers) if size else None
-            for index, size in enumerate(plan.loaded(n))
-        ]
+        self.x = BufferRotation(BufferMemory.SP, f"{name}.box", plan.loaded(n), s.x_buffers)
         self.y = None
         if not plan.what.y_here:
             self.y = BufferRotation(BufferMemory.SP, f"{name}.selected", plan.selected(n), s.y_buffers)
@@ -427,13 +423,13 @@ class SelectionSteps:
         for first, pixels in pieces(what.pixels, plan.pixels):
             step, sources = TileStep(), list[BufferRef]()
             weights = self.weights.get(0, step)
-            for source, buffers in zip(what.sources, self.x, strict=True):
+            box = None if all(source.here for source in what.sources) else self.x.next()
+            for source in what.sources:
                 at = layouts[source.name].address().plus(source.start + first * source.pitch)
-                if buffers is not None:
-                    to = buffers.next()
+                if box is not None and not source.here:
                     length = source.bytes_of(pixels)
-                    step.loads.append(self.context.command(Unit.LOAD, dram=at, dst=to, len=length))
-                    at = to
+                    step.loads.append(self.context.command(Unit.LOAD, dram=at, dst=box, len=length))
+                    at, box = box, box.plus(source.bytes_of(plan.pixels) + self.n)
                 sources.append(at)
             acc = self.acc.next()
             out = y.address().plus(first * what.size)

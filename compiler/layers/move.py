@@ -405,8 +405,9 @@ _PIECE_OVERHEAD = 120
 _MIN_GAIN = 300
 #: Maximum number of buffers for tiles of sums: a round of two transpositions takes several tiles of different sizes.
 _SUM_BUFFERS = 8
-#: Numbers of buffers for the boxes of each source, and for those of the result, of a selection of bytes.
-_SELECTION_BUFFERS = (2, 3, 4)
+#: Numbers of buffers for loaded boxes and for boxes of the result of a selection of bytes: with the weights, each of
+#: them is in a bank of its own.
+_SELECTION_BUFFERS = ((2, 2), (3, 2), (3, 3), (4, 3))
 #: Bytes of a box from which every power of two is tried.
 _MANY_BYTES = 1 << 12
 
@@ -608,7 +609,7 @@ def _box_bytes(plan: MovePlan, s: LayerSchedule, n: int) -> int:
     """Return the bytes of the buffers for boxes."""
     if plan.selected is not None:
         return (
-            s.x_buffers * sum(plan.selected.loaded(n))
+            s.x_buffers * plan.selected.loaded(n)
             + s.y_buffers * plan.selected.selected(n)
             + (plan.selected.tiles * n * n)
         )
@@ -635,8 +636,8 @@ def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[f
         )
         plan = _plan_of(config, layer, schedule, context.on_chip, context.y_on_chip)
         if plan.selected is not None:
-            for buffers in _SELECTION_BUFFERS:
-                wide = replace(schedule, x_buffers=buffers, y_buffers=buffers)
+            for loaded, selected in _SELECTION_BUFFERS:
+                wide = replace(schedule, x_buffers=loaded, y_buffers=selected)
                 if _box_bytes(plan, wide, n) <= context.free:
                     yield plan.selected.cycles, wide
             continue
