@@ -8,26 +8,32 @@ FUSE writes the zero point, which the fill value of a pad is.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import count
+from itertools import combinations, count
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, TensorLayout, TileStep
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, pieces
-from compiler.layers.permutation import Engine, UnitWork, cycles_of_boxes
+from compiler.layers.permutation import Engine, UnitWork
 from compiler.layers.strided_copy import Copy, CopyOperand, Walk, in_bytes
 from compiler.layers.tile_pipeline import line_beats
 from compiler.util.tiles import ceil_div
-from hw.isa.commands import FUSE_DIMS, FUSE_STAGE, MATRIX_WORD
-from hw.isa.enums import Unit
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, MATRIX_WORD
+from hw.isa.enums import Dtype, Unit
 
 #: Maximum number of rows of the result in a group of pixels.
 _MAX_ROWS = 16
+#: Maximum number of runs of bytes that FUSE copies, and of runs of a pixel of which some are copied.
+_MAX_COPIED, _MAX_RUNS = 2, 8
+#: Ratio of the cycles of MATRIX to those of the bus from which FUSE copies runs.
+_BALANCED = 1.1
 #: Cycles until MATRIX can start, in addition to the load of the weights.
 _START = 100
+#: Cycles of the sequencer per command, and cycles of FUSE between two kinds of commands.
+_COMMAND_CYCLES, _FUSE_COMMAND = 24, 25
 
 
 @dataclass(frozen=True)
@@ -44,15 +50,12 @@ class PixelSource:
         Distance between pixels in bytes.
     span : int
         Bytes of a pixel from the first to the last one that is selected.
-    here : bool
-        True if the tensor is in the scratchpad.
     """
 
     name: str
     start: int
     pitch: int
     span: int
-    here: bool
 
     def bytes_of(self, pixels: int) -> int:
         """Return the number of bytes from the first to the last selected byte of some pixels."""
@@ -74,28 +77,53 @@ class SelectedPixels:
         index -1 for `fill`.
     fill : int
         Byte, 0..255, for the bytes that have no source.
-    y_here : bool
-        True if the result is in the scratchpad.
     """
 
     pixels: int
     sources: tuple[PixelSource, ...]
     picks: tuple[tuple[int, int], ...]
     fill: int
-    y_here: bool
 
     @property
     def size(self) -> int:
         """Bytes of a pixel of the result."""
         return len(self.picks)
 
+    @property
+    def runs(self) -> tuple["Run", ...]:
+        """Runs of bytes of a pixel that are adjacent in a source and in the result."""
+        out = list[Run]()
+        for y, (source, x) in enumerate(self.picks):
+            last = out[-1] if out else None
+            if last and (source, x, y) == (last.source, last.x + last.count, last.y + last.count):
+                out[-1] = replace(last, count=last.count + 1)
+            elif source >= 0:
+                out.append(Run(source, x, y, 1))
+        return tuple(out)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Adjacent bytes of a pixel.
+
+    Parameters
+    ----------
+    source : int
+        Index of the source.
+    x, y : int
+        First byte in the source's pixel, from the first selected one, and in the pixel of the result.
+    count : int
+        Number of bytes.
+    """
+
+    source: int
+    x: int
+    y: int
+    count: int
+
 
 def selected_pixels(
-    copies: Sequence[Copy],
-    operands: Mapping[str, CopyOperand],
-    y: CopyOperand,
-    here: Mapping[str, bool],
-    y_here: bool,
+    copies: Sequence[Copy], operands: Mapping[str, CopyOperand], y: CopyOperand
 ) -> SelectedPixels | None:
     """Return the description of copies that together write all bytes of contiguous pixels; None for other copies.
 
@@ -107,10 +135,6 @@ def selected_pixels(
         Layouts of the sources by name.
     y : CopyOperand
         Layout of the result.
-    here : dict
-        For each source, whether it is in the scratchpad.
-    y_here : bool
-        True if the result is in the scratchpad.
     """
     fills = {copy.fill for copy in copies if copy.source is None}
     if len(fills) > 1 or any(copy.rescale for copy in copies):
@@ -130,17 +154,10 @@ def selected_pixels(
         return None
     if any(walk.y - first + sum((n - 1) * step for n, _, step in walk.dims[1:]) >= size for walk in walks):
         return None
-    return None if first else _picked(copies, walks, pixels, size, here, y_here)
+    return None if first else _picked(copies, walks, pixels, size)
 
 
-def _picked(
-    copies: Sequence[Copy],
-    walks: Sequence[Walk],
-    pixels: int,
-    size: int,
-    here: Mapping[str, bool],
-    y_here: bool,
-) -> SelectedPixels | None:
+def _picked(copies: Sequence[Copy], walks: Sequence[Walk], pixels: int, size: int) -> SelectedPixels | None:
     found: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for copy, walk in zip(copies, walks, strict=True):
         if copy.source is None:
@@ -156,11 +173,11 @@ def _picked(
     for index, ((name, pitch), places) in enumerate(found.items()):
         start = min(x for x, _ in places)
         span = max(x for x, _ in places) - start + 1
-        sources.append(PixelSource(name, start, pitch, span, here[name]))
+        sources.append(PixelSource(name, start, pitch, span))
         for x, y in places:
             picks[y] = index, x - start
     fill = next((copy.fill for copy in copies if copy.source is None), 0)
-    return SelectedPixels(pixels, tuple(sources), tuple(picks), fill, y_here)
+    return SelectedPixels(pixels, tuple(sources), tuple(picks), fill)
 
 
 @dataclass(frozen=True)
@@ -183,15 +200,19 @@ class Window:
     places: tuple[tuple[int, int], ...]
 
 
-def _windows(what: SelectedPixels, pixels: int, n: int) -> list[list[Window]]:
-    """Return the windows of each row of a group of pixels; rows without a source have one window without bytes."""
+def _windows(what: SelectedPixels, copied: Sequence[Run], pixels: int, n: int) -> list[list[Window]]:
+    """Return the windows of each row of a group of pixels, without the bytes of the runs that FUSE copies.
+
+    Rows without a source have one window without bytes.
+    """
+    apart = {byte for run in copied for byte in range(run.y, run.y + run.count)}
     rows = list[list[Window]]()
     for first in range(0, pixels * what.size, n):
         places: list[list[tuple[int, int]]] = [[] for _ in what.sources]
         for lane in range(min(n, pixels * what.size - first)):
             pixel, byte = divmod(first + lane, what.size)
             index, x = what.picks[byte]
-            if index >= 0:
+            if index >= 0 and byte not in apart:
                 places[index].append((pixel * what.sources[index].pitch + x, lane))
         row = list[Window]()
         for index, left in enumerate(places):
@@ -240,7 +261,13 @@ class SelectionPass:
         return out
 
 
-def _passes(rows: Sequence[Sequence[Window]]) -> Iterator[SelectionPass]:
+@lru_cache(maxsize=4096)
+def _passes(what: SelectedPixels, copied: tuple[Run, ...], pixels: int, n: int) -> tuple[SelectionPass, ...]:
+    """Return the passes over all rows of a group of pixels, without the bytes of the runs that FUSE copies."""
+    return tuple(_joined(_windows(what, copied, pixels, n)))
+
+
+def _joined(rows: Sequence[Sequence[Window]]) -> Iterator[SelectionPass]:
     """Yield the passes over the windows of all rows; consecutive rows share one if their windows are equidistant."""
     for level in range(max(map(len, rows))):
         at = 0
@@ -288,6 +315,8 @@ class SelectionPlan:
         Groups of a box, except of the last one, which may have fewer.
     passes : tuple of SelectionPass
         Passes.
+    copied : tuple of Run
+        Runs that FUSE copies, after it has written the sums.
     works : tuple of UnitWork
         Estimated work of each box.
     cycles : float
@@ -298,6 +327,7 @@ class SelectionPlan:
     group: int
     groups: int
     passes: tuple[SelectionPass, ...]
+    copied: tuple[Run, ...]
     works: tuple[UnitWork, ...]
     cycles: float
 
@@ -311,17 +341,23 @@ class SelectionPlan:
         return ceil_div(self.group * self.what.size, n)
 
     @property
+    def array_bound(self) -> bool:
+        """True if MATRIX is busier than the bus."""
+        first = self.works[0]
+        return first.array > _BALANCED * (first.load + first.store)
+
+    @property
     def tiles(self) -> int:
         """Number of tiles of weights."""
         return sum(len(each.windows) for each in self.passes)
 
     def loaded(self, n: int) -> int:
-        """Return the bytes of the buffer of a loaded box, which contains all sources that are not in the scratchpad."""
-        return sum(x.bytes_of(self.pixels) + n for x in self.what.sources if not x.here)
+        """Return the bytes of a loaded box, which contains all sources."""
+        return sum(x.bytes_of(self.pixels) + n for x in self.what.sources)
 
     def selected(self, n: int) -> int:
-        """Return the bytes of the buffer of the result; 0 if it is in the scratchpad."""
-        return 0 if self.what.y_here else self.pixels * self.what.size + n
+        """Return the bytes of a box of the result."""
+        return self.pixels * self.what.size + n
 
 
 @lru_cache(maxsize=4096)
@@ -337,46 +373,60 @@ def selection_plan(what: SelectedPixels, engine: Engine, most: int) -> Selection
     most : int
         Maximum number of bytes of a box.
     """
+    n = engine.n
     best: SelectionPlan | None = None
-    sizes = {engine.n * rows // what.size for rows in range(1, _MAX_ROWS + 1)}
-    for group in sorted(sizes & set(range(1, what.pixels + 1))):
-        rows = ceil_div(group * what.size, engine.n)
-        passes = tuple(_passes(_windows(what, group, engine.n)))
-        fits = max(engine.rows // rows, 1)
-        for groups in sorted({max(fits * quarters // 8, 1) for quarters in (1, 2, 3, 4, 6, 8)}):
-            plan = _plan(what, group, groups, passes, engine)
-            if rows > engine.rows or max(plan.loaded(engine.n), plan.selected(engine.n)) > most:
-                continue
-            if best is None or plan.cycles < best.cycles:
-                best = plan
+    runs = what.runs
+    groups = {n * rows // what.size for rows in range(1, _MAX_ROWS + 1)} & set(range(1, what.pixels + 1))
+    for copied in (each for some in range(_MAX_COPIED + 1) for each in combinations(runs, some)):
+        if copied and (len(runs) > _MAX_RUNS or best is None or not best.array_bound):
+            break
+        for group in sorted(groups):
+            passes = _passes(what, copied, group, n)
+            fits = engine.rows // ceil_div(group * what.size, n)
+            for number in sorted({fits * eighths // 8 for eighths in (1, 2, 3, 4, 6, 8)} - {0}):
+                plan = _plan(what, group, number, passes, copied, engine)
+                if max(plan.loaded(n), plan.selected(n)) <= most and (
+                    best is None or plan.cycles < best.cycles
+                ):
+                    best = plan
     return best
 
 
 def _plan(
-    what: SelectedPixels, group: int, groups: int, passes: tuple[SelectionPass, ...], engine: Engine
+    what: SelectedPixels,
+    group: int,
+    groups: int,
+    passes: tuple[SelectionPass, ...],
+    copied: tuple[Run, ...],
+    engine: Engine,
 ) -> SelectionPlan:
     n, rows = engine.n, ceil_div(group * what.size, engine.n)
     tiles = sum(len(each.windows) for each in passes)
+    commands = len(what.sources) + len(passes) + len(copied) + 2
+    copies = sum(ceil_div(run.count, n) for run in copied)
     found: dict[int, UnitWork] = {}
     works = list[UnitWork]()
-    for _, pixels in pieces(what.pixels, group * groups):
+    far = group * groups
+    for _, pixels in pieces(what.pixels, far):
         if pixels not in found:
             parts = ceil_div(pixels, group)
-            far = group * groups
-            load = sum(
-                line_beats(2, x.bytes_of(pixels), [far * x.pitch], n) / 2 for x in what.sources if not x.here
-            )
-            store = line_beats(2, pixels * what.size, [far * what.size], n) / 2
-            found[pixels] = UnitWork(
-                load,
-                0.0 if what.y_here else store,
-                tiles * max(parts, n),
-                parts * rows * engine.fuse_rate,
-                len(passes) + 1 + (not what.y_here) + sum(not x.here for x in what.sources),
-            )
+            load = sum(_line_beats(x.bytes_of(pixels), far * x.pitch, n) for x in what.sources)
+            store = _line_beats(pixels * what.size, far * what.size, n)
+            fuse = (parts * rows + pixels * copies) * engine.fuse_rate
+            if copied:
+                fuse += (1 + len(copied)) * _FUSE_COMMAND
+            found[pixels] = UnitWork(load, store, tiles * max(parts, n), fuse, commands)
         works.append(found[pixels])
-    cycles = cycles_of_boxes(works) + tiles * n + _START
-    return SelectionPlan(what, group, groups, passes, tuple(works), cycles)
+    total = UnitWork(*(sum(each) for each in zip(*(w.parts for w in works), strict=True)))
+    busiest = max(total.load + total.store, total.array, total.fuse, total.commands * _COMMAND_CYCLES)
+    ends = works[0].load + works[0].array + works[-1].fuse + works[-1].store
+    cycles = busiest + ends + tiles * n + _START
+    return SelectionPlan(what, group, groups, passes, copied, tuple(works), cycles)
+
+
+def _line_beats(length: int, step: int, n: int) -> float:
+    """Return the mean beats of a line, if the distance between lines is a multiple of `step`."""
+    return line_beats(2, length, [step], n) / 2
 
 
 class SelectionSteps:
@@ -398,9 +448,7 @@ class SelectionSteps:
         self.context, self.plan, self.n = context, plan, context.config.n
         n, s = self.n, context.schedule
         self.x = BufferRotation(BufferMemory.SP, f"{name}.box", plan.loaded(n), s.x_buffers)
-        self.y = None
-        if not plan.what.y_here:
-            self.y = BufferRotation(BufferMemory.SP, f"{name}.selected", plan.selected(n), s.y_buffers)
+        self.y = BufferRotation(BufferMemory.SP, f"{name}.selected", plan.selected(n), s.y_buffers)
         self.acc = BufferRotation(BufferMemory.ACC, f"{name}.acc", rows, s.acc_buffers)
         weights = context.constant(f"{name}.tiles", np.concatenate([each.weights(n) for each in plan.passes]))
         size = plan.tiles * n * n
@@ -422,26 +470,25 @@ class SelectionSteps:
         what, plan = self.plan.what, self.plan
         for first, pixels in pieces(what.pixels, plan.pixels):
             step, sources = TileStep(), list[BufferRef]()
-            weights = self.weights.get(0, step)
-            box = None if all(source.here for source in what.sources) else self.x.next()
+            weights, box = self.weights.get(0, step), self.x.next()
             for source in what.sources:
-                at = layouts[source.name].address().plus(source.start + first * source.pitch)
-                if box is not None and not source.here:
-                    length = source.bytes_of(pixels)
-                    step.loads.append(self.context.command(Unit.LOAD, dram=at, dst=box, len=length))
-                    at, box = box, box.plus(source.bytes_of(plan.pixels) + self.n)
-                sources.append(at)
-            acc = self.acc.next()
-            out = y.address().plus(first * what.size)
-            self._sums(step, ceil_div(pixels, plan.group), sources, weights, acc)
-            if self.y is None:
-                self._drain(step, pixels, acc, out)
-            else:
-                made = self.y.next()
-                self._drain(step, ceil_div(pixels, plan.group) * plan.group, acc, made)
-                step.stores.append(
-                    self.context.command(Unit.STORE, src=made, dram=out, len=pixels * what.size)
+                step.loads.append(
+                    self.context.command(
+                        Unit.LOAD,
+                        dram=layouts[source.name].address().plus(source.start + first * source.pitch),
+                        dst=box,
+                        len=source.bytes_of(pixels),
+                    )
                 )
+                sources.append(box)
+                box = box.plus(source.bytes_of(plan.pixels) + self.n)
+            acc, made = self.acc.next(), self.y.next()
+            self._sums(step, ceil_div(pixels, plan.group), sources, weights, acc)
+            self._drain(step, ceil_div(pixels, plan.group), acc, made)
+            for run in plan.copied:
+                self._copy(step, pixels, run, sources[run.source], made)
+            out = y.address().plus(first * what.size)
+            step.stores.append(self.context.command(Unit.STORE, src=made, dram=out, len=pixels * what.size))
             yield step
 
     def _sums(
@@ -471,27 +518,44 @@ class SelectionSteps:
                 )
             )
 
-    def _drain(self, step: TileStep, pixels: int, acc: BufferRef, to: BufferRef) -> None:
-        """Add the FUSE commands that write the rows of some pixels."""
-        n, plan, size = self.n, self.plan, self.plan.what.size
-        rows, (groups, rest) = plan.rows(n), divmod(pixels, plan.group)
-        parts = [(0, groups, plan.group)] if groups else []
-        parts += [(groups, 1, rest)] if rest else []
-        for first, number, each in parts:
-            lines = ceil_div(each * size, n)
-            step.fuse.append(
-                self.context.command(
-                    Unit.FUSE,
-                    stage=FUSE_STAGE.pack(d_dst=1, d_dtype=1, tail_dim=FUSE_DIMS.index("x")),
-                    zp=plan.what.fill,
-                    a_base=acc.plus(first * rows),
-                    a_v=1,
-                    a_u=rows,
-                    x_count=lines,
-                    y_count=number,
-                    d_base=to.plus(first * plan.group * size),
-                    d_x=n,
-                    d_y=plan.group * size,
-                    lanes_tail=each * size - (lines - 1) * n,
-                )
+    def _drain(self, step: TileStep, groups: int, acc: BufferRef, to: BufferRef) -> None:
+        """Add the FUSE command that writes the rows of some groups."""
+        n, plan = self.n, self.plan
+        rows, size = plan.rows(n), plan.group * plan.what.size
+        step.fuse.append(
+            self.context.command(
+                Unit.FUSE,
+                stage=FUSE_STAGE.pack(d_dst=1, d_dtype=Dtype.U8, tail_dim=FUSE_DIMS.index("x")),
+                zp=plan.what.fill,
+                a_base=acc,
+                a_v=1,
+                a_u=rows,
+                x_count=rows,
+                y_count=groups,
+                d_base=to,
+                d_x=n,
+                d_y=size,
+                lanes_tail=size - (rows - 1) * n,
             )
+        )
+
+    def _copy(self, step: TileStep, pixels: int, run: Run, source: BufferRef, to: BufferRef) -> None:
+        """Add the FUSE command that copies a run of bytes of some pixels."""
+        n, what = self.n, self.plan.what
+        lines = ceil_div(run.count, n)
+        step.fuse.append(
+            self.context.command(
+                Unit.FUSE,
+                src=FUSE_SRC.pack(a_src=1, a_dtype=Dtype.U8),
+                stage=FUSE_STAGE.pack(d_dst=1, d_dtype=Dtype.U8, tail_dim=FUSE_DIMS.index("x")),
+                a_base=source.plus(run.x),
+                a_v=n,
+                a_u=what.sources[run.source].pitch,
+                x_count=lines,
+                y_count=pixels,
+                d_base=to.plus(run.y),
+                d_x=n,
+                d_y=what.size,
+                lanes_tail=run.count - (lines - 1) * n,
+            )
+        )

@@ -405,9 +405,9 @@ _PIECE_OVERHEAD = 120
 _MIN_GAIN = 300
 #: Maximum number of buffers for tiles of sums: a round of two transpositions takes several tiles of different sizes.
 _SUM_BUFFERS = 8
-#: Numbers of buffers for loaded boxes and for boxes of the result of a selection of bytes: with the weights, each of
-#: them is in a bank of its own.
-_SELECTION_BUFFERS = ((2, 2), (3, 2), (3, 3), (4, 3))
+#: Numbers of buffers for loaded boxes and for boxes of the result of a selection of bytes, without and with runs that
+#: FUSE copies, which keep loaded boxes longer. With the weights, most of them are in banks of their own.
+_SELECTION_BUFFERS = ((4, 3), (6, 2))
 #: Bytes of a box from which every power of two is tried.
 _MANY_BYTES = 1 << 12
 
@@ -564,10 +564,9 @@ def move_plan(
         straight += () if found else (copy,)
         cycles += sum(plan.cycles for plan in found) if found else line_cycles(config, layer, copy, here)
     sources = {copy.source for copy in layer.copies if copy.source is not None}
-    where = {name: on_chip(name) for name in sources}
-    what = selected_pixels(layer.copies, {name: operands[name] for name in sources}, y, where, y_here)
-    if what is not None and not any(where.values()) and not y_here:
-        plan = selection_plan(what, engine_of(config), _box_limit(config, most))
+    if not y_here and not any(on_chip(name) for name in sources):
+        what = selected_pixels(layer.copies, {name: operands[name] for name in sources}, y)
+        plan = what and selection_plan(what, engine_of(config), _box_limit(config, most))
         if plan is not None and plan.cycles + _MIN_GAIN < cycles:
             return MovePlan(plan, [], [])
     return MovePlan(None, straight, boxed)
@@ -636,10 +635,10 @@ def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[f
         )
         plan = _plan_of(config, layer, schedule, context.on_chip, context.y_on_chip)
         if plan.selected is not None:
-            for loaded, selected in _SELECTION_BUFFERS:
-                wide = replace(schedule, x_buffers=loaded, y_buffers=selected)
-                if _box_bytes(plan, wide, n) <= context.free:
-                    yield plan.selected.cycles, wide
+            loaded, selected = _SELECTION_BUFFERS[bool(plan.selected.copied)]
+            schedule = replace(schedule, x_buffers=loaded, y_buffers=selected)
+            if _box_bytes(plan, schedule, n) <= context.free:
+                yield plan.selected.cycles, schedule
             continue
         straight = plan.straight
         used, cycles = _box_bytes(plan, schedule, n), sum(each.cycles for _, each in plan.boxed)

@@ -515,7 +515,7 @@ def _many_cycles(work: UnitWork, boxes: int, mode: Mode) -> float:
     return work.cycles + _BOX_CYCLES * boxes + (work.total - work.cycles) / boxes
 
 
-def cycles_of_boxes(works: list[UnitWork]) -> float:
+def _few_cycles(works: list[UnitWork]) -> float:
     """Return the cycles of a few boxes, whose loads and stores share the bus.
 
     Each box is loaded, permuted and stored, with two buffers each for loaded and permuted boxes.
@@ -586,7 +586,7 @@ def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along:
                 found[part.walk.dims] = _work(part, mode, along, engine)[0]
             works.append(found[part.walk.dims])
         total = UnitWork(*(sum(each) for each in zip(*(w.parts for w in works), strict=True)))
-        return replace(plan, work=total, cycles=cycles_of_boxes(works))
+        return replace(plan, work=total, cycles=_few_cycles(works))
 
     best = now = plan()
     while now is not None:
