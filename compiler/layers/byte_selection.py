@@ -10,7 +10,7 @@ FUSE writes the zero point, which the fill value of a pad is.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations, count
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,9 +123,9 @@ class Run:
 
 
 def selected_pixels(
-    copies: Sequence[Copy], operands: Mapping[str, CopyOperand], y: CopyOperand
+    copies: Sequence[Copy], operands: Mapping[str, CopyOperand], y: CopyOperand, n: int
 ) -> SelectedPixels | None:
-    """Return the description of copies that together write all bytes of contiguous pixels; None for other copies.
+    """Return the description of copies that together write all bytes of contiguous, small pixels; None for others.
 
     Parameters
     ----------
@@ -135,6 +135,8 @@ def selected_pixels(
         Layouts of the sources by name.
     y : CopyOperand
         Layout of the result.
+    n : int
+        Number of lanes.
     """
     fills = {copy.fill for copy in copies if copy.source is None}
     if len(fills) > 1 or any(copy.rescale for copy in copies):
@@ -145,16 +147,14 @@ def selected_pixels(
     for copy in copies:
         walk = in_bytes(copy.walk.ordered(), y if copy.source is None else operands[copy.source], y)
         walks.append(Walk((*walk.dims, (y.size, 1, 1)), walk.x, walk.y).merged())
-    outer = {(walk.dims[0][0], walk.dims[0][2]) if walk.dims else (1, 0) for walk in walks}
-    first = min(walk.y for walk in walks)
+    outer = {(walk.dims[0][0], walk.dims[0][2]) if walk.dims else (1, 1) for walk in walks}
     if len(outer) > 1:
         return None
     ((pixels, size),) = outer
-    if pixels == 1 or sum(walk.count for walk in walks) != pixels * size:
+    if pixels == 1 or size > _MAX_ROWS * n or sum(walk.count for walk in walks) != pixels * size:
         return None
-    if any(walk.y - first + sum((n - 1) * step for n, _, step in walk.dims[1:]) >= size for walk in walks):
-        return None
-    return None if first else _picked(copies, walks, pixels, size)
+    ends = [walk.y + sum((count - 1) * step for count, _, step in walk.dims[1:]) for walk in walks]
+    return _picked(copies, walks, pixels, size) if max(ends) < size else None
 
 
 def _picked(copies: Sequence[Copy], walks: Sequence[Walk], pixels: int, size: int) -> SelectedPixels | None:
@@ -168,7 +168,9 @@ def _picked(copies: Sequence[Copy], walks: Sequence[Walk], pixels: int, size: in
         pitch = walk.dims[0][1]
         if pitch <= 0:
             return None
-        found.setdefault((copy.source, pitch), []).extend(map(tuple, places.tolist()))
+        found.setdefault((copy.source, pitch), []).extend((x, y) for x, y in places.tolist())
+    if not found:
+        return None
     picks, sources = [(-1, 0)] * size, list[PixelSource]()
     for index, ((name, pitch), places) in enumerate(found.items()):
         start = min(x for x, _ in places)
@@ -317,8 +319,8 @@ class SelectionPlan:
         Passes.
     copied : tuple of Run
         Runs that FUSE copies, after it has written the sums.
-    works : tuple of UnitWork
-        Estimated work of each box.
+    work, last : UnitWork
+        Estimated work of a box, and of the last one.
     cycles : float
         Estimated cycles of all boxes.
     """
@@ -328,13 +330,19 @@ class SelectionPlan:
     groups: int
     passes: tuple[SelectionPass, ...]
     copied: tuple[Run, ...]
-    works: tuple[UnitWork, ...]
+    work: UnitWork
+    last: UnitWork
     cycles: float
 
     @property
     def pixels(self) -> int:
         """Pixels of a box."""
         return self.group * self.groups
+
+    @property
+    def boxes(self) -> int:
+        """Number of boxes."""
+        return ceil_div(self.what.pixels, self.pixels)
 
     def rows(self, n: int) -> int:
         """Return the number of rows of a group."""
@@ -343,8 +351,7 @@ class SelectionPlan:
     @property
     def array_bound(self) -> bool:
         """True if MATRIX is busier than the bus."""
-        first = self.works[0]
-        return first.array > _BALANCED * (first.load + first.store)
+        return self.work.array > _BALANCED * (self.work.load + self.work.store)
 
     @property
     def tiles(self) -> int:
@@ -404,24 +411,23 @@ def _plan(
     tiles = sum(len(each.windows) for each in passes)
     commands = len(what.sources) + len(passes) + len(copied) + 2
     copies = sum(ceil_div(run.count, n) for run in copied)
-    found: dict[int, UnitWork] = {}
-    works = list[UnitWork]()
-    far = group * groups
-    for _, pixels in pieces(what.pixels, far):
-        if pixels not in found:
-            parts = ceil_div(pixels, group)
-            load = sum(_line_beats(x.bytes_of(pixels), far * x.pitch, n) for x in what.sources)
-            store = _line_beats(pixels * what.size, far * what.size, n)
-            fuse = (parts * rows + pixels * copies) * engine.fuse_rate
-            if copied:
-                fuse += (1 + len(copied)) * _FUSE_COMMAND
-            found[pixels] = UnitWork(load, store, tiles * max(parts, n), fuse, commands)
-        works.append(found[pixels])
-    total = UnitWork(*(sum(each) for each in zip(*(w.parts for w in works), strict=True)))
+    most = group * groups
+
+    def work(pixels: int) -> UnitWork:
+        parts = ceil_div(pixels, group)
+        fuse = (parts * rows + pixels * copies) * engine.fuse_rate
+        if copied:
+            fuse += (1 + len(copied)) * _FUSE_COMMAND
+        load = sum(_line_beats(x.bytes_of(pixels), most * x.pitch, n) for x in what.sources)
+        store = _line_beats(pixels * what.size, most * what.size, n)
+        return UnitWork(load, store, tiles * max(parts, n), fuse, commands)
+
+    boxes = ceil_div(what.pixels, most)
+    first, last = work(min(most, what.pixels)), work(what.pixels - (boxes - 1) * most)
+    total = UnitWork(*(a * (boxes - 1) + b for a, b in zip(first.parts, last.parts, strict=True)))
     busiest = max(total.load + total.store, total.array, total.fuse, total.commands * _COMMAND_CYCLES)
-    ends = works[0].load + works[0].array + works[-1].fuse + works[-1].store
-    cycles = busiest + ends + tiles * n + _START
-    return SelectionPlan(what, group, groups, passes, copied, tuple(works), cycles)
+    cycles = busiest + first.load + first.array + last.fuse + last.store + tiles * n + _START
+    return SelectionPlan(what, group, groups, passes, copied, first, last, cycles)
 
 
 def _line_beats(length: int, step: int, n: int) -> float:
@@ -495,10 +501,9 @@ class SelectionSteps:
         self, step: TileStep, groups: int, sources: Sequence[BufferRef], weights: BufferRef, acc: BufferRef
     ) -> None:
         """Add the passes over a box of some groups."""
-        n, plan, tile = self.n, self.plan, count()
+        n, plan, tile = self.n, self.plan, 0
         rows = plan.rows(n)
         for each in plan.passes:
-            numbers = [next(tile) for _ in each.windows]
             step.matrix.append(
                 self.context.command(
                     Unit.MATRIX,
@@ -508,8 +513,8 @@ class SelectionSteps:
                     a_v=plan.group * plan.what.sources[each.source].pitch,
                     a_oc=each.step,
                     x_count=groups,
-                    oc_count=len(numbers),
-                    w_base=weights.plus(numbers[0] * n * n),
+                    oc_count=len(each.windows),
+                    w_base=weights.plus(tile * n * n),
                     w_row=n,
                     w_oc=n * n,
                     acc_base=acc.plus(each.row),
@@ -517,6 +522,7 @@ class SelectionSteps:
                     acc_oc=1,
                 )
             )
+            tile += len(each.windows)
 
     def _drain(self, step: TileStep, groups: int, acc: BufferRef, to: BufferRef) -> None:
         """Add the FUSE command that writes the rows of some groups."""

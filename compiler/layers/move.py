@@ -565,7 +565,7 @@ def move_plan(
         cycles += sum(plan.cycles for plan in found) if found else line_cycles(config, layer, copy, here)
     sources = {copy.source for copy in layer.copies if copy.source is not None}
     if not y_here and not any(on_chip(name) for name in sources):
-        what = selected_pixels(layer.copies, {name: operands[name] for name in sources}, y)
+        what = selected_pixels(layer.copies, {name: operands[name] for name in sources}, y, config.n)
         plan = what and selection_plan(what, engine_of(config), _box_limit(config, most))
         if plan is not None and plan.cycles + _MIN_GAIN < cycles:
             return MovePlan(plan, [], [])
@@ -607,11 +607,8 @@ def copied_by_fuse(
 def _box_bytes(plan: MovePlan, s: LayerSchedule, n: int) -> int:
     """Return the bytes of the buffers for boxes."""
     if plan.selected is not None:
-        return (
-            s.x_buffers * plan.selected.loaded(n)
-            + s.y_buffers * plan.selected.selected(n)
-            + (plan.selected.tiles * n * n)
-        )
+        boxes = s.x_buffers * plan.selected.loaded(n) + s.y_buffers * plan.selected.selected(n)
+        return boxes + plan.selected.tiles * n * n
     if not plan.boxed:
         return 0
     loaded, between, permuted = (max(each.sizes[i] for _, each in plan.boxed) + n for i in range(3))
@@ -658,13 +655,14 @@ def _selection_model(config: MlaConfig, s: LayerSchedule, plan: SelectionPlan) -
     weights = float(plan.tiles * config.n)
 
     def tiles() -> Iterator[PipelineTile]:
-        for number, work in enumerate(plan.works):
-            loads = (("w", 0, weights), *((("box", number, work.load),) if work.load else ()))
+        for number in range(plan.boxes):
+            work = plan.work if number < plan.boxes - 1 else plan.last
+            loads = (("w", 0, weights), ("box", number, work.load))
             fuse = work.fuse / config.fuse_rate
             yield PipelineTile(loads, work.array, fuse, work.store, ceil(work.commands))
 
     buffers = {"w": 1, "box": s.x_buffers}
-    return TilePipeline(tiles(), len(plan.works), buffers, s.acc_buffers, s.y_buffers, result=EARLY_RESULT)
+    return TilePipeline(tiles(), plan.boxes, buffers, s.acc_buffers, s.y_buffers, result=EARLY_RESULT)
 
 
 def move_tile_model(layer: MoveLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
