@@ -90,20 +90,20 @@ class SelectedPixels:
         return len(self.picks)
 
     @property
-    def runs(self) -> tuple["Run", ...]:
+    def runs(self) -> tuple["ByteRun", ...]:
         """Runs of bytes of a pixel that are adjacent in a source and in the result."""
-        out = list[Run]()
+        out = list[ByteRun]()
         for y, (source, x) in enumerate(self.picks):
             last = out[-1] if out else None
             if last and (source, x, y) == (last.source, last.x + last.count, last.y + last.count):
                 out[-1] = replace(last, count=last.count + 1)
             elif source >= 0:
-                out.append(Run(source, x, y, 1))
+                out.append(ByteRun(source, x, y, 1))
         return tuple(out)
 
 
 @dataclass(frozen=True)
-class Run:
+class ByteRun:
     """Adjacent bytes of a pixel.
 
     Parameters
@@ -202,7 +202,7 @@ class Window:
     places: tuple[tuple[int, int], ...]
 
 
-def _windows(what: SelectedPixels, copied: Sequence[Run], pixels: int, n: int) -> list[list[Window]]:
+def _windows(what: SelectedPixels, copied: Sequence[ByteRun], pixels: int, n: int) -> list[list[Window]]:
     """Return the windows of each row of a group of pixels, without the bytes of the runs that FUSE copies.
 
     Rows without a source have one window without bytes.
@@ -264,7 +264,9 @@ class SelectionPass:
 
 
 @lru_cache(maxsize=4096)
-def _passes(what: SelectedPixels, copied: tuple[Run, ...], pixels: int, n: int) -> tuple[SelectionPass, ...]:
+def _passes(
+    what: SelectedPixels, copied: tuple[ByteRun, ...], pixels: int, n: int
+) -> tuple[SelectionPass, ...]:
     """Return the passes over all rows of a group of pixels, without the bytes of the runs that FUSE copies."""
     return tuple(_joined(_windows(what, copied, pixels, n)))
 
@@ -317,7 +319,7 @@ class SelectionPlan:
         Groups of a box, except of the last one, which may have fewer.
     passes : tuple of SelectionPass
         Passes.
-    copied : tuple of Run
+    copied : tuple of ByteRun
         Runs that FUSE copies, after it has written the sums.
     work, last : UnitWork
         Estimated work of a box, and of the last one.
@@ -329,7 +331,7 @@ class SelectionPlan:
     group: int
     groups: int
     passes: tuple[SelectionPass, ...]
-    copied: tuple[Run, ...]
+    copied: tuple[ByteRun, ...]
     work: UnitWork
     last: UnitWork
     cycles: float
@@ -404,7 +406,7 @@ def _plan(
     group: int,
     groups: int,
     passes: tuple[SelectionPass, ...],
-    copied: tuple[Run, ...],
+    copied: tuple[ByteRun, ...],
     engine: Engine,
 ) -> SelectionPlan:
     n, rows = engine.n, ceil_div(group * what.size, engine.n)
@@ -545,7 +547,7 @@ class SelectionSteps:
             )
         )
 
-    def _copy(self, step: TileStep, pixels: int, run: Run, source: BufferRef, to: BufferRef) -> None:
+    def _copy(self, step: TileStep, pixels: int, run: ByteRun, source: BufferRef, to: BufferRef) -> None:
         """Add the FUSE command that copies a run of bytes of some pixels."""
         n, what = self.n, self.plan.what
         lines = ceil_div(run.count, n)

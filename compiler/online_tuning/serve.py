@@ -24,10 +24,10 @@ from compiler.online_tuning.search_worker import SearchJob
 from compiler.options import DramTiming
 from compiler.pipeline import ModelCompiler
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.serving.dynamic_batcher import DynamicBatcher
 from compiler.serving.request import Request, RequestSource
 from compiler.serving.server import (
     VERSIONS,
+    DynamicBatcher,
     InterruptHandler,
     Server,
     interruptible,

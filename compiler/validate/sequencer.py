@@ -3,14 +3,13 @@
 from collections.abc import Callable, Sequence
 
 from compiler.codegen.dispatch_guard import Guard
-from compiler.validate.control_instructions import FLOW
 from compiler.validate.errors import InstructionLocation, ValidationError
 from compiler.validate.execution_path import OWN, DecodedProgram, ExecutionPath
 from compiler.validate.footprint import StridedRegion
 from compiler.validate.known_bits import UNKNOWN, Word, add, compute, parts, taken, word_of
 from compiler.validate.unit_commands import BadCommandError, examiner, follow_line, known_fields
 from cosim.driver import WATCHDOG_CYCLES
-from cosim.semantics.alu import ALU, BRANCH, MASK
+from cosim.semantics.alu import ALU, BRANCH, MASK, signed
 from cosim.semantics.command_checks import DramWindow
 from cosim.semantics.command_fields import CommandFields, default_fields, unpack_fields
 from cosim.semantics.instruction import selected_statistic
@@ -18,7 +17,7 @@ from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 from hw.isa.fields import Field
-from hw.isa.micro_instruction import OPERAND_BASE, REGISTERS, MicroOp, Statistic
+from hw.isa.micro_instruction import LOOP_IMM, OPERAND_BASE, REGISTERS, MicroOp, Statistic
 
 #: Operations after which `run` returns.
 PAUSES = frozenset({MicroOp.HALT, MicroOp.WAIT, MicroOp.FENCE})
@@ -241,8 +240,82 @@ def _truncated(field: Field, word: Word) -> Word:
     return field.truncate(narrow) if isinstance(narrow, int) else narrow
 
 
+def _halt(sequencer: SymbolicSequencer, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+    path.order.end_call()
+
+
+def _trap(sequencer: SymbolicSequencer, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+    raise sequencer.error_at(path, "trap", f"the program traps here with {imm & MASK:#x}")
+
+
+def _illegal(sequencer: SymbolicSequencer, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+    raise sequencer.error_at(path, "illegal", "this word is not a valid instruction")
+
+
+def _loop(sequencer: SymbolicSequencer, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+    packed = LOOP_IMM.unpack(imm & MASK)
+    end, trips = packed["end"], add(sequencer.value(path, a), packed["count"] & MASK)
+    if end <= path.pc + 1:
+        reason = f"a loop must end after its first instruction {path.pc + 1}, not at {end}"
+        raise sequencer.error_at(path, "loop", reason)
+    if not isinstance(trips, int):
+        raise sequencer.error_at(path, "statistics", "the trip count of a loop must not depend on the data")
+    if signed(trips) <= 0:
+        path.fall_through(end)
+        return
+    if len(path.loops) >= sequencer.config.loop_depth:
+        raise sequencer.error_at(
+            path, "loop", f"loops may be nested at most {sequencer.config.loop_depth} deep"
+        )
+    path.loops.append((path.pc + 1, end, signed(trips)))
+    path.fall_through(path.pc + 1)
+
+
+def _break(sequencer: SymbolicSequencer, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+    if len(path.loops) <= path.loop_base:
+        raise sequencer.error_at(path, "loop", "break needs an enclosing loop in the same subroutine")
+    path.loops.pop()
+    path.pc = imm & MASK
+
+
+def _call(sequencer: SymbolicSequencer, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+    if len(path.frames) >= sequencer.config.call_depth:
+        raise sequencer.error_at(
+            path, "call", f"calls may be nested at most {sequencer.config.call_depth} deep"
+        )
+    path.frames.append((path.segment, path.pc + 1, len(path.loops)))
+    path.pc = imm & MASK
+
+
+def _callp(sequencer: SymbolicSequencer, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+    if d >= sequencer.config.segments:
+        reason = f"the segment must be in 0..{sequencer.config.segments - 1}, not {d}"
+        raise sequencer.error_at(path, "illegal", reason)
+    if d >= len(sequencer.pinned):
+        raise sequencer.error_at(
+            path, "segment", f"segment {d} holds no pinned program; {len(sequencer.pinned)} are pinned"
+        )
+    _call(sequencer, path, d, a, b, imm)
+    path.segment = d
+
+
+def _ret(sequencer: SymbolicSequencer, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+    if not path.frames:
+        raise sequencer.error_at(path, "call", "ret outside a subroutine: no call is active")
+    path.segment, pc, loops = path.frames.pop()
+    del path.loops[loops:]
+    path.fall_through(pc)
+
+
 _OTHERS: dict[MicroOp, Callable[[SymbolicSequencer, ExecutionPath, int, int, int, int], None]] = {
-    **FLOW,
+    MicroOp.ILLEGAL: _illegal,
+    MicroOp.HALT: _halt,
+    MicroOp.TRAP: _trap,
+    MicroOp.LOOP: _loop,
+    MicroOp.BREAK: _break,
+    MicroOp.CALL: _call,
+    MicroOp.CALLP: _callp,
+    MicroOp.RET: _ret,
     MicroOp.CLEAR: SymbolicSequencer._clear,
     MicroOp.ISSUE: SymbolicSequencer._issue,
     MicroOp.WAIT: SymbolicSequencer._wait,

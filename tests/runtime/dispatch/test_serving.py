@@ -8,9 +8,8 @@ import pytest
 
 from compiler.api import compile
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.serving.dynamic_batcher import DynamicBatcher
 from compiler.serving.request import RequestResult
-from compiler.serving.server import Server, serving_bytes
+from compiler.serving.server import DynamicBatcher, Server, serving_bytes
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
