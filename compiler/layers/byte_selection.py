@@ -71,7 +71,7 @@ class SelectedPixels:
     pixels : int
         Number of pixels, which are contiguous.
     sources : tuple of PixelSource
-        Sources.
+        Tensors from which bytes are selected.
     picks : tuple of (int, int)
         For each byte of a pixel, the index of its source and the distance from the first selected byte of its pixel;
         index -1 for `fill`.
@@ -234,7 +234,7 @@ class SelectionPass:
     Parameters
     ----------
     windows : tuple of Window
-        Windows.
+        One window for each row, all of the same source.
     row : int
         First row of a group.
     accumulate : bool
@@ -318,7 +318,7 @@ class SelectionPlan:
     groups : int
         Groups of a box, except of the last one, which may have fewer.
     passes : tuple of SelectionPass
-        Passes.
+        Commands of MATRIX for a box.
     copied : tuple of ByteRun
         Runs that FUSE copies, after it has written the sums.
     work, last : UnitWork
