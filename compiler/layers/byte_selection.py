@@ -26,6 +26,8 @@ from hw.isa.enums import Dtype, Unit
 
 #: Maximum number of rows of the result in a group of pixels.
 _MAX_ROWS = 16
+#: Maximum number of tiles of sums, of half a bank each, that a box fills.
+_MAX_SUMS = 2
 #: Maximum number of runs of bytes that FUSE copies, and of runs of a pixel of which some are copied.
 _MAX_COPIED, _MAX_RUNS = 2, 8
 #: Ratio of the cycles of MATRIX to those of the bus from which FUSE copies runs.
@@ -33,7 +35,7 @@ _BALANCED = 1.1
 #: Cycles until MATRIX can start, in addition to the load of the weights.
 _START = 100
 #: Cycles of the sequencer per command, and cycles of FUSE between two kinds of commands.
-_COMMAND_CYCLES, _FUSE_COMMAND = 24, 25
+_COMMAND_CYCLES, _FUSE_COMMAND = 24, 12
 
 
 @dataclass(frozen=True)
@@ -346,6 +348,10 @@ class SelectionPlan:
         """Number of boxes."""
         return ceil_div(self.what.pixels, self.pixels)
 
+    def sums(self, n: int) -> int:
+        """Return the number of rows of sums of a box."""
+        return self.groups * self.rows(n)
+
     def rows(self, n: int) -> int:
         """Return the number of rows of a group."""
         return ceil_div(self.group * self.what.size, n)
@@ -391,8 +397,8 @@ def selection_plan(what: SelectedPixels, engine: Engine, most: int) -> Selection
             break
         for group in sorted(groups):
             passes = _passes(what, copied, group, n)
-            fits = engine.rows // ceil_div(group * what.size, n)
-            for number in sorted({fits * eighths // 8 for eighths in (1, 2, 3, 4, 6, 8)} - {0}):
+            fits = _MAX_SUMS * engine.rows // ceil_div(group * what.size, n)
+            for number in sorted({fits * parts // 16 for parts in (1, 2, 3, 4, 6, 8, 12, 16)} - {0}):
                 plan = _plan(what, group, number, passes, copied, engine)
                 if max(plan.loaded(n), plan.selected(n)) <= most and (
                     best is None or plan.cycles < best.cycles
@@ -448,16 +454,14 @@ class SelectionSteps:
         Name of the layer, which is the prefix of the buffer names.
     plan : SelectionPlan
         Boxes and passes.
-    rows : int
-        Rows of a tile of sums.
     """
 
-    def __init__(self, context: CodegenContext, name: str, plan: SelectionPlan, rows: int):
+    def __init__(self, context: CodegenContext, name: str, plan: SelectionPlan):
         self.context, self.plan, self.n = context, plan, context.config.n
         n, s = self.n, context.schedule
         self.x = BufferRotation(BufferMemory.SP, f"{name}.box", plan.loaded(n), s.x_buffers)
         self.y = BufferRotation(BufferMemory.SP, f"{name}.selected", plan.selected(n), s.y_buffers)
-        self.acc = BufferRotation(BufferMemory.ACC, f"{name}.acc", rows, s.acc_buffers)
+        self.acc = BufferRotation(BufferMemory.ACC, f"{name}.acc", plan.sums(n), s.acc_buffers)
         weights = context.constant(f"{name}.tiles", np.concatenate([each.weights(n) for each in plan.passes]))
         size = plan.tiles * n * n
         self.weights = TileBuffers(

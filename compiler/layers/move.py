@@ -633,7 +633,8 @@ def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[f
         plan = _plan_of(config, layer, schedule, context.on_chip, context.y_on_chip)
         if plan.selected is not None:
             loaded, selected = _SELECTION_BUFFERS[bool(plan.selected.copied)]
-            schedule = replace(schedule, x_buffers=loaded, y_buffers=selected)
+            tiles = max(min(_SUM_BUFFERS, context.acc_rows // plan.selected.sums(n)), 1)
+            schedule = replace(schedule, x_buffers=loaded, y_buffers=selected, acc_buffers=tiles)
             if _box_bytes(plan, schedule, n) <= context.free:
                 yield plan.selected.cycles, schedule
             continue
@@ -763,8 +764,7 @@ class MoveSteps:
     def _boxes(self) -> Iterator[TileStep]:
         """Yield the steps of the copies that are moved in boxes."""
         if self.plan.selected is not None:
-            rows = engine_of(self.context.config).rows
-            selection = SelectionSteps(self.context, self.layer.name, self.plan.selected, rows)
+            selection = SelectionSteps(self.context, self.layer.name, self.plan.selected)
             yield from selection.steps(self.context.layouts, self.y)
         if not self.boxed:
             return
