@@ -405,9 +405,9 @@ _PIECE_OVERHEAD = 120
 _MIN_GAIN = 300
 #: Maximum number of buffers for tiles of sums: a round of two transpositions takes several tiles of different sizes.
 _SUM_BUFFERS = 8
-#: Numbers of buffers for loaded boxes and for boxes of the result of a selection of bytes, without and with runs that
-#: FUSE copies, which keep loaded boxes longer. With the weights, most of them are in banks of their own.
-_SELECTION_BUFFERS = ((4, 3), (6, 2))
+#: Numbers of buffers that are tried for loaded boxes and for boxes of the result of a selection of bytes, without and
+#: with runs that FUSE copies, which keep loaded boxes longer. More would share the bank of the weights.
+_SELECTION_BUFFERS = (((4, 3), (6, 3)), ((6, 2),))
 #: Bytes of a box from which every power of two is tried.
 _MANY_BYTES = 1 << 12
 
@@ -632,11 +632,11 @@ def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[f
         )
         plan = _plan_of(config, layer, schedule, context.on_chip, context.y_on_chip)
         if plan.selected is not None:
-            loaded, selected = _SELECTION_BUFFERS[bool(plan.selected.copied)]
             tiles = max(min(_SUM_BUFFERS, context.acc_rows // plan.selected.sums(n)), 1)
-            schedule = replace(schedule, x_buffers=loaded, y_buffers=selected, acc_buffers=tiles)
-            if _box_bytes(plan, schedule, n) <= context.free:
-                yield plan.selected.cycles, schedule
+            for loaded, selected in _SELECTION_BUFFERS[bool(plan.selected.copied)]:
+                wide = replace(schedule, x_buffers=loaded, y_buffers=selected, acc_buffers=tiles)
+                if _box_bytes(plan, wide, n) <= context.free:
+                    yield plan.selected.cycles, wide
             continue
         straight = plan.straight
         used, cycles = _box_bytes(plan, schedule, n), sum(each.cycles for _, each in plan.boxed)
