@@ -405,9 +405,13 @@ _PIECE_OVERHEAD = 120
 _MIN_GAIN = 300
 #: Maximum number of buffers for tiles of sums: a round of two transpositions takes several tiles of different sizes.
 _SUM_BUFFERS = 8
-#: Numbers of buffers that are tried for loaded boxes and for boxes of the result of a selection of bytes, without and
-#: with runs that FUSE copies, which keep loaded boxes longer. More would share the bank of the weights.
-_SELECTION_BUFFERS = (((4, 3), (6, 3)), ((6, 2),))
+#: Minimum and maximum number of buffers for loaded boxes of a selection of bytes; more would share the bank of the
+#: weights. Runs that FUSE copies keep loaded boxes longer and need the maximum.
+_MIN_LOADED, _MAX_LOADED = 4, 6
+#: Number of buffers for boxes of the result of a selection of bytes, without and with runs that FUSE copies.
+_SELECTED_BUFFERS = (3, 2)
+#: Cycles of a load in addition to the latency of the DRAM and the transfer.
+_LOAD_OVERHEAD = 75
 #: Bytes of a box from which every power of two is tried.
 _MANY_BYTES = 1 << 12
 
@@ -632,11 +636,9 @@ def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[f
         )
         plan = _plan_of(config, layer, schedule, context.on_chip, context.y_on_chip)
         if plan.selected is not None:
-            tiles = max(min(_SUM_BUFFERS, context.acc_rows // plan.selected.sums(n)), 1)
-            for loaded, selected in _SELECTION_BUFFERS[bool(plan.selected.copied)]:
-                wide = replace(schedule, x_buffers=loaded, y_buffers=selected, acc_buffers=tiles)
-                if _box_bytes(plan, wide, n) <= context.free:
-                    yield plan.selected.cycles, wide
+            schedule = _selection_schedule(context, schedule, plan.selected)
+            if _box_bytes(plan, schedule, n) <= context.free:
+                yield plan.selected.cycles, schedule
             continue
         straight = plan.straight
         used, cycles = _box_bytes(plan, schedule, n), sum(each.cycles for _, each in plan.boxed)
@@ -649,6 +651,21 @@ def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[f
             cycles += max(work, pieces * _PIECE_OVERHEAD) + 20 * pieces + 2 * rows
         if used <= context.free:
             yield cycles, schedule
+
+
+def _selection_schedule(
+    context: "TilingContext", schedule: LayerSchedule, plan: SelectionPlan
+) -> LayerSchedule:
+    """Return a schedule with the buffers for a selection of bytes: the data of several boxes may be in flight."""
+    box = (plan.work.load + plan.work.store) * context.dram.beat(context.config.n)
+    ahead = ceil((context.dram.chip_latency + _LOAD_OVERHEAD) / box) + 2
+    copied = bool(plan.copied)
+    return replace(
+        schedule,
+        x_buffers=_MAX_LOADED if copied else min(max(ahead, _MIN_LOADED), _MAX_LOADED),
+        y_buffers=_SELECTED_BUFFERS[copied],
+        acc_buffers=max(min(_SUM_BUFFERS, context.acc_rows // plan.sums(context.config.n)), 1),
+    )
 
 
 def _selection_model(config: MlaConfig, s: LayerSchedule, plan: SelectionPlan) -> TilePipeline:
