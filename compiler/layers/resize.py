@@ -1,9 +1,10 @@
 """Bilinear resizing: pixels whose neighbors have the same weights are a depthwise convolution of 2x2 or fewer taps."""
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +23,10 @@ from compiler.layers.depthwise import MAX_STRIDE
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError
 from compiler.layers.tile_pipeline import EARLY_RESULT, PipelineTile, TilePipeline, lines
-from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings, images, strip_widths
+from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings, images
 from compiler.reference.node_invocation import NodeInvocation
 from compiler.reference.shape import Interpolation, Lines, interpolation
-from compiler.schedule.schedule import ALL_COLUMNS, LayerSchedule
+from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
 from hw.config import MlaConfig
@@ -38,14 +39,17 @@ from hw.isa.enums import Dtype, Requant, Rounding, Unit
 class Run:
     """Outputs along a dimension at equal distances, which combine inputs at equal distances with the same weights.
 
+    Each output is one pixel, or a group of adjacent pixels. Pixel p of a group combines the inputs that follow the
+    group's first input by p or more.
+
     Parameters
     ----------
     first, step, count : int
-        First output, distance between the outputs, and their number.
+        First pixel of the first output, distance between the outputs in pixels, and number of outputs.
     source, stride : int
         First input of the first output, and distance between the first inputs of consecutive outputs.
-    weights : tuple of int
-        Weights of one input, or of two adjacent inputs; their sum is a power of two.
+    weights : tuple of tuples of int
+        Weights of adjacent inputs, each for all pixels of a group. Those of each pixel add up to the same power of two.
     """
 
     first: int
@@ -53,17 +57,22 @@ class Run:
     count: int
     source: int
     stride: int
-    weights: tuple[int, ...]
+    weights: tuple[tuple[int, ...], ...]
+
+    @property
+    def pixels(self) -> int:
+        """Number of pixels of an output."""
+        return len(self.weights[0])
 
     @property
     def bits(self) -> int:
-        """Binary logarithm of the sum of the weights."""
-        return sum(self.weights).bit_length() - 1
+        """Binary logarithm of the sum of the weights of a pixel."""
+        return sum(of_pixels[0] for of_pixels in self.weights).bit_length() - 1
 
     @property
     def walk(self) -> tuple[int, int]:
         """Distance between the inputs that are streamed, and between the first ones of consecutive outputs in these."""
-        return (1, self.stride) if len(self.weights) > 1 else (self.stride, 1)
+        return (1, max(self.stride, 1)) if len(self.weights) > 1 else (self.stride, 1)
 
     @property
     def streamed(self) -> int:
@@ -85,7 +94,7 @@ class Run:
         return replace(self, first=first, count=high - low, source=source)
 
 
-@identity("ResizeLayer", "rows", "columns", "rounding")
+@identity("ResizeLayer", "rows", "columns", "packed", "rounding")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ResizeLayer(Layer):
     """Bilinear resizing of images of bytes; results are the sums of products, divided by a power of two.
@@ -94,13 +103,21 @@ class ResizeLayer(Layer):
     ----------
     rows, columns : tuple of Run
         Runs that together contain each output row, and each output column, once.
+    packed : tuple of Run
+        Runs of columns for a machine with at least twice as many lanes as there are channels, which computes groups of
+        columns together; empty if single columns are as fast.
     rounding : Rounding
         Rounding mode of the division.
     """
 
     rows: tuple[Run, ...]
     columns: tuple[Run, ...]
+    packed: tuple[Run, ...]
     rounding: Rounding
+
+    def across(self, *, contiguous: bool) -> tuple[Run, ...]:
+        """Return the runs of columns that are computed; packed ones need images whose pixels are contiguous."""
+        return self.packed if contiguous and self.packed else self.columns
 
 
 #: Unit of float32 fractions: sums of products of bytes and two such fractions are exact in float32.
@@ -118,7 +135,8 @@ def lower_resize(low: LoweringContext) -> ResizeLayer:
         Fractions of float32 positions are not exact, or the pixels differ in too many ways.
     """
     how = interpolation(NodeInvocation(low.anchor, (low.x,), (), low.y, low.rounding))  # type: ignore[arg-type]
-    rows, columns = (_runs(line, how) for line in (how.rows, how.columns))
+    down, across = (_shares(line, how) for line in (how.rows, how.columns))
+    rows, columns = _runs(down, 1), _runs(across, 1)
     kinds, most = len(rows) * len(columns), low.config.wis_words // _PAIR_WORDS
     if kinds > most:
         raise UnsupportedLoweringError(
@@ -130,37 +148,89 @@ def lower_resize(low: LoweringContext) -> ResizeLayer:
         batch=low.x.shape[0],
         rows=rows,
         columns=columns,
+        packed=_packed(low.config, rows, columns, across, low.y.shape[3]),
         rounding=Rounding.SINGLE if how.ties_up else Rounding.AWAY,
     )
 
 
-def _runs(line: Lines, how: Interpolation) -> tuple[Run, ...]:
-    """Return the runs of a dimension, in order of their first outputs."""
-    before, after, fractions = line
+def _shares(line: Lines, how: Interpolation) -> list[dict[int, int]]:
+    """Return the weight, which is not zero, of each input that an output of a dimension depends on."""
     one = int(how.one)
+    before, after, fractions = line
     if isinstance(how.one, np.float32):
         one = _FLOAT_ONE
         fractions = fractions * np.float32(one)
         if (fractions != np.rint(fractions)).any():
             raise UnsupportedLoweringError(f"some float32 fractions are not multiples of 1/{one}")
-    open_: dict[tuple[int, ...], Run] = {}
+    found = []
+    for first, last, fraction in zip(before.tolist(), after.tolist(), fractions.tolist(), strict=True):
+        part = int(fraction)
+        shares = {first: one} if first == last else {first: one - part, last: part}
+        found.append({place: share for place, share in shares.items() if share})
+    return found
+
+
+def _runs(shares: list[dict[int, int]], pixels: int, most: int = 2) -> tuple[Run, ...]:
+    """Return the runs of a dimension, in order of their first outputs.
+
+    Parameters
+    ----------
+    shares : list of dict of int to int
+        Weight of each input, for each output pixel.
+    pixels : int
+        Number of pixels of a group. Pixels are computed separately where the inputs of a group would begin before the
+        image or be more than `most`.
+    most : int
+        Maximum number of adjacent inputs of an output.
+    """
+    open_: dict[tuple[tuple[int, ...], ...], Run] = {}
     done: list[Run] = []
-    for output, (first, last, fraction) in enumerate(zip(before, after, fractions, strict=True)):
-        source, weights = _reduced(int(first), int(last), int(fraction), one)
-        found = open_.get(weights)
-        longer = None if found is None else _longer(found, output, source)
-        if found is not None and longer is None:
-            done.append(found)
-        open_[weights] = longer or Run(output, 1, 1, source, 0, weights)
+    for first in range(0, len(shares), pixels):
+        group = shares[first : first + pixels]
+        source, weights = _combined(group)
+        outputs = [(first, source, weights)]
+        if source < 0 or len(weights) > most:
+            outputs = [(first + number, *_combined([each])) for number, each in enumerate(group)]
+        for output, source, weights in outputs:
+            found = open_.get(weights)
+            longer = None if found is None else _longer(found, output, source)
+            if found is not None and longer is None:
+                done.append(found)
+            open_[weights] = longer or Run(output, 1, 1, source, 0, weights)
     return tuple(sorted((*done, *open_.values()), key=lambda run: run.first))
 
 
-def _reduced(first: int, last: int, fraction: int, one: int) -> tuple[int, tuple[int, ...]]:
-    """Return the first input of an output with a weight that is not zero, and the weights without common factors."""
-    if fraction in (0, one) or first == last:
-        return (last if fraction == one else first), (1,)
-    factor = math.gcd(fraction, one)
-    return first, ((one - fraction) // factor, fraction // factor)
+def _combined(group: list[dict[int, int]]) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    """Return the first input of a group of pixels, and its weights without common factors (`Run`)."""
+    first = min(min(shares) - pixel for pixel, shares in enumerate(group))
+    end = max(max(shares) - pixel for pixel, shares in enumerate(group)) + 1
+    factor = math.gcd(*(share for shares in group for share in shares.values()))
+    weights = [
+        tuple(shares.get(place + pixel, 0) // factor for pixel, shares in enumerate(group))
+        for place in range(first, end)
+    ]
+    return first, tuple(weights)
+
+
+def _packed(
+    config: MlaConfig,
+    rows: tuple[Run, ...],
+    columns: tuple[Run, ...],
+    across: list[dict[int, int]],
+    channels: int,
+) -> tuple[Run, ...]:
+    """Return the runs of groups of columns that take the fewest cycles; none if single columns take as few."""
+    sizes = (pixels for pixels in range(2, config.n // channels + 1) if len(across) % pixels == 0)
+    found = [columns, *(_runs(across, pixels, config.n // 2) for pixels in sizes)]
+    best = min(found, key=lambda runs: _cycles(rows, runs))
+    return () if best is columns else best
+
+
+def _cycles(rows: tuple[Run, ...], columns: tuple[Run, ...]) -> int:
+    """Return the estimated cycles of the commands for one block of channels."""
+    pairs = list(product(rows, columns))
+    array = sum(down.streamed * across.streamed for down, across in pairs)
+    return max(array, sum(down.count * across.count for down, across in pairs)) + _COMMAND_CYCLES * len(pairs)
 
 
 def _longer(run: Run, output: int, source: int) -> Run | None:
@@ -183,115 +253,197 @@ def _parts(runs: tuple[Run, ...], start: int, count: int) -> list[Run]:
 
 def _extent(runs: tuple[Run, ...], start: int, count: int) -> tuple[int, int]:
     """Return the first input that `count` outputs from `start` depend on, and the number of inputs."""
-    parts = _parts(runs, start, count)
-    first = min(part.source for part in parts)
-    return first, max(part.end for part in parts) - first
+    return _extent_of(_parts(runs, start, count))
 
 
-def _bytes_of(rows: Run, columns: Run) -> NDArray[np.uint8]:
-    """Return the weights of 2x2 or fewer taps as (bytes, taps), the most significant byte first."""
-    values = np.outer(rows.weights, columns.weights).reshape(-1)
-    count = ceil_div(int(values.max()).bit_length(), 8)
-    return np.array([values >> 8 * place & 255 for place in reversed(range(count))], np.uint8)
+def _extent_of(runs: Sequence[Run]) -> tuple[int, int]:
+    """Return the first input that some runs depend on, and the number of inputs."""
+    first = min(run.source for run in runs)
+    return first, max(run.end for run in runs) - first
 
 
-def _matrices(layer: ResizeLayer) -> dict[tuple[tuple[int, ...], ...], NDArray[np.uint8]]:
-    """Return the weights of each combination of weights of rows and of columns, as `_bytes_of` does."""
-    return {
-        (rows.weights, columns.weights): _bytes_of(rows, columns)
-        for rows, columns in product(layer.rows, layer.columns)
-    }
+#: Weights of the rows and of the columns of outputs.
+_Key = tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]
+
+
+def _matrices(layer: ResizeLayer, n: int) -> dict[_Key, NDArray[np.uint8]]:
+    """Return the weights of each combination of runs as (bytes, taps, N); the most significant byte is the first."""
+    channels = layer.shapes[layer.y].c
+    found: dict[_Key, NDArray[np.uint8]] = {}
+    for rows, columns in product(layer.rows, (*layer.columns, *layer.packed)):
+        key = rows.weights, columns.weights
+        if key in found:
+            continue
+        values = np.array(
+            [[down * np.array(across) for across in columns.weights] for (down,) in rows.weights]
+        )
+        count = ceil_div(int(values.max()).bit_length(), 8)
+        split = np.stack([values >> 8 * place & 255 for place in reversed(range(count))])
+        lanes = np.zeros((count, len(rows.weights) * len(columns.weights), n), np.uint8)
+        each = n if columns.pixels == 1 else channels
+        lanes[:, :, : each * columns.pixels] = split.reshape(*lanes.shape[:2], columns.pixels).repeat(each, 2)
+        found[key] = lanes
+    return found
 
 
 def _strips(config: MlaConfig, layer: ResizeLayer, width: int) -> list[tuple[int, int]]:
     """Return the first column and the width of strips of at most `width` columns, whose lines the line buffers hold."""
-    for run in layer.columns:
+    group = 1
+    for run in (*layer.columns, *layer.packed):
         taps, stride = len(run.weights), run.walk[1]
         most = (config.line_depth // 2 - 2 * taps) // stride + 1
         if run.count > most:
             width = min(width, most * run.step)
-    return list(pieces(images(layer)[1].w, width))
+        group = max(group, run.pixels)
+    return list(pieces(images(layer)[1].w, max(width // group, 1) * group))
 
 
 #: Numbers of accumulator buffers that are tried.
 _SUM_BUFFERS = (4, 3, 2)
 #: Cycles of MATRIX or FUSE for a command in addition to its pixels.
 _COMMAND_CYCLES = 24
+#: Maximum number of widths of strips that are tried.
+_MAX_WIDTHS = 12
 #: Numbers of tiles whose rows of the input are loaded together, if not those of all tiles are.
 _TILES_PER_LOAD = (4, 2, 1)
+
+
+class _Tiling(NamedTuple):
+    """Division of the rows of an image, or of its columns, into tiles.
+
+    Parameters
+    ----------
+    size : int
+        Number of outputs of a tile.
+    tiles : int
+        Number of tiles, each of which has one or more runs.
+    runs : int
+        Number of runs of all tiles.
+    most : int
+        Largest number of outputs of a run of a tile.
+    streamed : int
+        Number of inputs that are streamed, of all runs.
+    inputs : int
+        Largest number of inputs of a tile.
+    """
+
+    size: int
+    tiles: int
+    runs: int
+    most: int
+    streamed: int
+    inputs: int
+
+
+def _tiling(runs: tuple[Run, ...], tiles: list[tuple[int, int]]) -> _Tiling:
+    """Return the numbers of some tiles, each of which is (first output, number of outputs)."""
+    parts = [_parts(runs, *tile) for tile in tiles]
+    every = [run for each in parts for run in each]
+    return _Tiling(
+        tiles[0][1],
+        len(tiles),
+        len(every),
+        max(run.count for run in every),
+        sum(run.streamed for run in every),
+        max(_extent_of(each)[1] for each in parts),
+    )
 
 
 def resize_tilings(context: TilingContext, layer: ResizeLayer) -> Tilings:
     """Yield the tilings of a resizing that fit, with whole rows and with strips of columns."""
     config, (_, y) = context.config, images(layer)
-    widths = [ALL_COLUMNS, *strip_widths(y.w, y.w, config.n)]
-    for width, columns in product(widths, cuts(ceil_div(y.c, config.n))):
-        yield from _tilings(context, layer, width, columns)
+    heights = {size: _tiling(layer.rows, list(pieces(y.h, size))) for size in cuts(y.h)}
+    runs, widths = layer.across(contiguous=True), dict[int, _Tiling]()
+    for size in cuts(y.w)[:_MAX_WIDTHS]:
+        strips = _strips(config, layer, size)
+        # Single columns are computed if the pixels turn out not to be contiguous.
+        widths[strips[0][1]] = _tiling(runs, strips)._replace(most=_most(layer, strips))
+    for width, rows, columns in product(widths.values(), heights.values(), cuts(ceil_div(y.c, config.n))):
+        yield from _tilings(context, layer, rows, width, columns, heights)
 
 
-def _tilings(context: TilingContext, layer: ResizeLayer, width: int, columns: int) -> Tilings:
-    """Yield the tilings with strips of at most `width` columns and tiles of `columns` blocks of channels."""
+def _tilings(
+    context: TilingContext,
+    layer: ResizeLayer,
+    rows: _Tiling,
+    width: _Tiling,
+    columns: int,
+    heights: Mapping[int, _Tiling],
+) -> Tilings:
+    """Yield the tilings of some rows and columns with `columns` blocks of channels."""
     n, (x, y) = context.config.n, images(layer)
-    lanes = min(columns * n, y.c)
-    strips = _strips(context.config, layer, width)
-    parts = [_parts(layer.columns, *strip) for strip in strips]
-    across, wide = max(_extent(layer.columns, *strip)[1] for strip in strips), strips[0][1]
-    matrices = _matrices(layer).values()
-    weights, passes = sum(each.size for each in matrices) * n, max(map(len, matrices))
-    streamed, most = (
-        sum(run.streamed for each in parts for run in each),
-        max(run.count for each in parts for run in each),
-    )
-    for rows in cuts(y.h):
-        tiles = [_parts(layer.rows, *tile) for tile in pieces(y.h, rows)]
-        high = max(run.count for each in tiles for run in each)
-        sums = high * most
-        buffers = next((count for count in _SUM_BUFFERS if count * sums <= context.acc_rows), 0)
-        if not buffers:
+    lanes, blocks = min(columns * n, y.c), ceil_div(y.c, n)
+    packed = max(run.pixels for run in layer.across(contiguous=True))
+    sums = rows.most * width.most
+    buffers = next((count for count in _SUM_BUFFERS if count * sums <= context.acc_rows), 0)
+    if not buffers:
+        return
+    matrices = _matrices(layer, n).values()
+    passes, parts = max(map(len, matrices)), ceil_div(blocks, columns)
+    commands = rows.runs * width.runs * parts
+    array = blocks * passes * rows.streamed * width.streamed
+    store = 0.0 if context.y_on_chip else parts * _image_beats(y.h, y.w, y.w, lanes, y.c, n)
+    for tiles in (0, *_TILES_PER_LOAD) if not context.x_on_chip else (0,):
+        rows_per_load = rows.size * tiles or y.h
+        if rows_per_load > y.h:
             continue
-        loads = (y.h, *(rows * many for many in _TILES_PER_LOAD if rows * many < y.h))
-        for rows_per_load in loads if not context.x_on_chip else (y.h,):
-            loaded = [_extent(layer.rows, *piece)[1] for piece in pieces(y.h, rows_per_load)]
-            used = weights + (0 if context.x_on_chip else 2 * (max(loaded) * across * lanes + n))
-            used += 0 if context.y_on_chip else buffers * (high * wide * lanes + n)
-            if used > context.free:
-                continue
-            blocks, lines_ = ceil_div(y.c, n), sum(map(len, tiles))
-            commands = (
-                lines_ * sum(map(len, parts)) * max(ceil_div(blocks * sums, context.acc_rows // buffers), 1)
-            )
-            array = blocks * passes * streamed * sum(run.streamed for each in tiles for run in each)
-            bus = 0 if context.x_on_chip else sum(loaded) * x.w * blocks
-            bus += 0 if context.y_on_chip else y.h * y.w * blocks
-            work = max(array, y.h * y.w * blocks * context.config.fuse_rate, bus * context.beat)
-            yield (
-                layer.batch * (work + commands * _COMMAND_CYCLES) + high * wide * min(columns, blocks),
-                LayerSchedule(
-                    rows=rows,
-                    rows_per_load=rows_per_load,
-                    strip_width=width,
-                    columns=columns,
-                    y_buffers=buffers,
-                    acc_buffers=buffers,
-                    on_chip=context.y_on_chip,
-                ),
-            )
+        loaded = heights.get(rows_per_load) or _tiling(layer.rows, list(pieces(y.h, rows_per_load)))
+        used = sum(each.size for each in matrices)
+        used += 0 if context.x_on_chip else 2 * (loaded.inputs * width.inputs * lanes + n)
+        used += 0 if context.y_on_chip else buffers * (rows.most * width.size * lanes + n)
+        if used > context.free:
+            continue
+        bus = store
+        if not context.x_on_chip:
+            bus += parts * _image_beats(loaded.inputs * loaded.tiles, x.w, x.w, lanes, x.c, n)
+        fuse = y.h * y.w * blocks // packed * context.config.fuse_rate
+        yield (
+            layer.batch * (max(array, fuse, bus * context.beat) + commands * _COMMAND_CYCLES)
+            + rows.most * width.size * min(columns, blocks),
+            LayerSchedule(
+                rows=rows.size,
+                rows_per_load=rows_per_load,
+                strip_width=width.size,
+                columns=columns,
+                y_buffers=buffers,
+                acc_buffers=buffers,
+                on_chip=context.y_on_chip,
+            ),
+        )
 
 
 @dataclass(frozen=True)
-class _Tile:
-    """Outputs of a run of rows and a run of columns, for some blocks of channels; commands compute them together.
+class _Box:
+    """Part of an input image that is loaded into one buffer.
 
     Parameters
     ----------
     image : int
         Number of the image of the batch.
     channels : (int, int)
-        First block, and number of blocks, of the channels that are loaded and stored together.
-    load, strip : (int, int)
-        First row and number of rows of the outputs whose input is loaded together, and the same for columns.
-    until : int
-        Number of the output row that follows the tile's last one.
+        First block of channels, and number of blocks, which are also stored together.
+    rows, columns : (int, int)
+        First row and number of rows, and first column and number of columns.
+    strip : (int, int)
+        First column and number of columns of the output image.
+    """
+
+    image: int
+    channels: tuple[int, int]
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    strip: tuple[int, int]
+
+
+class _Tile(NamedTuple):
+    """Outputs of a run of rows and a run of columns, for some blocks of channels; commands compute them together.
+
+    Parameters
+    ----------
+    box : _Box
+        Part of the input image that contains the inputs.
+    needed : int
+        Number of rows of this part that this tile and the ones before need.
     rows, columns : Run
         Outputs.
     blocks : (int, int)
@@ -300,11 +452,8 @@ class _Tile:
         True for the first and the last of the tiles whose results are stored together: a run of rows of a strip.
     """
 
-    image: int
-    channels: tuple[int, int]
-    load: tuple[int, int]
-    strip: tuple[int, int]
-    until: int
+    box: _Box
+    needed: int
     rows: Run
     columns: Run
     blocks: tuple[int, int]
@@ -313,64 +462,69 @@ class _Tile:
 
     @property
     def pixels(self) -> int:
-        """Number of pixels."""
+        """Number of outputs of each channel, or group of pixels."""
         return self.rows.count * self.columns.count
 
 
-def _tiles(config: MlaConfig, layer: ResizeLayer, s: LayerSchedule) -> Iterator[_Tile]:
+def _most(layer: ResizeLayer, strips: list[tuple[int, int]]) -> int:
+    """Return the largest number of outputs of a run of columns in a strip."""
+    runs = layer.columns, layer.packed
+    return max(run.count for each, strip in product(runs, strips) for run in _parts(each, *strip))
+
+
+def _tiles(config: MlaConfig, layer: ResizeLayer, s: LayerSchedule, *, contiguous: bool) -> Iterator[_Tile]:
     """Yield the tiles in order of execution."""
     (_, y), strips = images(layer), _strips(config, layer, s.strip_width)
-    sums = _sums(config, layer, s)
-    for channels, image, load, strip in product(
-        pieces(ceil_div(y.c, config.n), s.columns), range(layer.batch), pieces(y.h, s.rows_per_load), strips
+    sums, runs = _sums(config, layer, s), layer.across(contiguous=contiguous)
+    across = {strip: (_parts(runs, *strip), _extent(layer.columns, *strip)) for strip in strips}
+    loads = [(load, _extent(layer.rows, *load)) for load in pieces(y.h, s.rows_per_load)]
+    for channels, image, (load, source), strip in product(
+        pieces(ceil_div(y.c, config.n), s.columns), range(layer.batch), loads, strips
     ):
-        across = _parts(layer.columns, *strip)
+        columns, sources = across[strip]
+        box = _Box(image, channels, source, sources, strip)
         for offset, count in pieces(load[1], min(s.rows, load[1])):
-            start = load[0] + offset
-            for rows in _parts(layer.rows, start, count):
+            parts = _parts(layer.rows, load[0] + offset, count)
+            needed = sum(_extent_of(parts)) - source[0]
+            for rows in parts:
                 tiles = [
-                    (columns, (channels[0] + block, many))
-                    for columns in across
-                    for block, many in pieces(channels[1], max(sums // (rows.count * columns.count), 1))
+                    (each, (channels[0] + block, many))
+                    for each in columns
+                    for block, many in pieces(channels[1], max(sums // (rows.count * each.count), 1))
                 ]
-                for number, (columns, blocks) in enumerate(tiles):
+                for number, (each, blocks) in enumerate(tiles):
                     ends = number == 0, number == len(tiles) - 1
-                    yield _Tile(image, channels, load, strip, start + count, rows, columns, blocks, *ends)
+                    yield _Tile(box, needed, rows, each, blocks, *ends)
 
 
 def _sums(config: MlaConfig, layer: ResizeLayer, s: LayerSchedule) -> int:
     """Return the number of rows of an accumulator buffer: those of the largest tile of one block, or more."""
     (_, y), strips = images(layer), _strips(config, layer, s.strip_width)
-    high = max(
-        run.count for tile in pieces(y.h, min(s.rows, s.rows_per_load)) for run in _parts(layer.rows, *tile)
-    )
-    wide = max(run.count for strip in strips for run in _parts(layer.columns, *strip))
-    return high * wide
+    tiles = pieces(y.h, min(s.rows, s.rows_per_load))
+    high = max(run.count for tile in tiles for run in _parts(layer.rows, *tile))
+    return high * _most(layer, strips)
 
 
 def resize_tile_model(layer: ResizeLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of a bilinear resizing."""
     config, (x, y) = context.config, images(layer)
-    n, matrices = config.n, _matrices(layer)
-    weights = float(sum(each.size for each in matrices.values()))
+    n, matrices = config.n, _matrices(layer, config.n)
+    weights = sum(each.size for each in matrices.values()) / n
 
     def tiles() -> Iterator[PipelineTile]:
-        there: dict[object, int] = {}
-        for tile in _tiles(config, layer, s):
-            key = tile.image, tile.channels, tile.load, tile.strip
-            width = min(tile.channels[1] * n, y.c - tile.channels[0] * n)
+        there: dict[_Box, int] = {}
+        for tile in _tiles(config, layer, s, contiguous=True):
+            box = tile.box
+            width = min(box.channels[1] * n, y.c - box.channels[0] * n)
             loads: list[tuple[str, object, float]] = [("w", 0, weights)]
-            if not context.x_on_chip:
-                start, before = tile.load[0], there.get(key, 0)
-                needed = _extent(layer.rows, start, tile.until - start)[1]
-                across = _extent(layer.columns, *tile.strip)[1]
-                if needed > before:
-                    there[key] = needed
-                    beats = _image_beats(needed - before, across, x.w, width, x.c, n)
-                    loads.append(("f", (*key, before), beats) if before else ("x", key, beats))
+            before = there.get(box, 0)
+            if not context.x_on_chip and tile.needed > before:
+                there[box] = tile.needed
+                beats = _image_beats(tile.needed - before, box.columns[1], x.w, width, x.c, n)
+                loads.append(("f", (box, before), beats) if before else ("x", box, beats))
             store = 0.0
             if tile.last and not context.y_on_chip:
-                store = _image_beats(tile.rows.count, tile.strip[1], y.w * tile.rows.step, width, y.c, n)
+                store = _image_beats(tile.rows.count, box.strip[1], y.w * tile.rows.step, width, y.c, n)
             passes = len(matrices[tile.rows.weights, tile.columns.weights])
             yield PipelineTile(
                 tuple(loads),
@@ -380,7 +534,7 @@ def resize_tile_model(layer: ResizeLayer, s: LayerSchedule, context: LayerContex
                 passes + 1 + (store > 0),
             )
 
-    count = sum(1 for _ in _tiles(config, layer, s))
+    count = sum(1 for _ in _tiles(config, layer, s, contiguous=True))
     buffers = {"w": 1, "x": s.x_buffers, "f": count}
     return TilePipeline(tiles(), count, buffers, s.acc_buffers, s.y_buffers, result=EARLY_RESULT)
 
@@ -412,29 +566,29 @@ class ResizeSteps:
         schedule, name, n = context.schedule, layer.name, self.n
         self.x, self.y = (context.layouts[each].parts(layer.batch) for each in (layer.x, layer.y))
         self.channels = layer.shapes[layer.y].c
-        self.tiles = list(_tiles(context.config, layer, schedule))
+        contiguous = all(each[0].pixel == self.channels for each in (self.x, self.y))
+        self.tiles = list(_tiles(context.config, layer, schedule, contiguous=contiguous))
         lanes = max(self._lanes(tile) for tile in self.tiles)
         self._allocate_weights()
         sums = max(tile.blocks[1] * tile.pixels for tile in self.tiles)
         self.acc = BufferRotation(BufferMemory.ACC, f"{name}.acc", sums, schedule.acc_buffers)
-        size = max(tile.rows.count * tile.strip[1] for tile in self.tiles) * lanes + n
+        size = max(tile.rows.count * tile.box.strip[1] for tile in self.tiles) * lanes + n
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
         #: Number of rows of each load that have been loaded so far.
         self.rows_loaded: dict[Hashable, int] = {}
-        size = max(math.prod(count for _, count in self._inputs(tile)) for tile in self.tiles) * lanes + n
+        size = max(tile.box.rows[1] * tile.box.columns[1] for tile in self.tiles) * lanes + n
         self.x_tiles = TileBuffers(
             CircularBuffer(BufferMemory.SP, f"{name}.x", size, schedule.x_buffers), self._begin
         )
 
     def _allocate_weights(self) -> None:
         """Allocate the weights of all lanes, which are loaded once."""
-        self.places: dict[object, int] = {}
-        rows: list[NDArray[np.uint8]] = []
-        self.matrices = _matrices(self.layer)
+        self.matrices, self.places = _matrices(self.layer, self.n), dict[object, int]()
+        size = 0
         for key, matrix in self.matrices.items():
-            self.places[key] = sum(each.size for each in rows) * self.n
-            rows.append(matrix)
-        every = np.repeat(np.concatenate([each.reshape(-1) for each in rows]), self.n)
+            self.places[key] = size
+            size += matrix.size
+        every = np.concatenate([matrix.reshape(-1) for matrix in self.matrices.values()])
         self.source = self.context.constant(f"{self.layer.name}.weights", every)
         self.w = TileBuffers(
             CircularBuffer(BufferMemory.SP, f"{self.layer.name}.w", every.size), self._load_weights
@@ -450,19 +604,15 @@ class ResizeSteps:
 
     def _lanes(self, tile: _Tile) -> int:
         """Return the number of channels that are loaded and stored together."""
-        block, blocks = tile.channels
+        block, blocks = tile.box.channels
         return min(blocks * self.n, self.channels - block * self.n)
-
-    def _inputs(self, tile: _Tile) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the rows and the columns of the input that are loaded together, each as (first, count)."""
-        return _extent(self.layer.rows, *tile.load), _extent(self.layer.columns, *tile.strip)
 
     def steps(self) -> list[TileStep]:
         """Generate the steps of all tiles."""
         out = []
         target: BufferRef | None = None
         for tile in self.tiles:
-            step, acc = TileStep(block=tile.channels[0]), self.acc.next()
+            step, acc = TileStep(block=tile.box.channels[0]), self.acc.next()
             self._add_matrix(tile, step, acc)
             if tile.first and not self.y[0].on_chip:
                 target = self.out.next()
@@ -477,18 +627,18 @@ class ResizeSteps:
 
         The step loads the rows that the tile is the first one to need.
         """
-        x, block = self.x[tile.image], tile.blocks[0] * self.n
+        box, block = tile.box, tile.blocks[0] * self.n
+        x = self.x[box.image]
         if x.on_chip:
             return x.address(tile.rows.source, tile.columns.source, block), x.pixel, x.row
-        (top, total), (left, across) = self._inputs(tile)
-        lanes, first = self._lanes(tile), tile.channels[0] * self.n
-        key, row = (tile.image, tile.channels, tile.load, tile.strip), across * lanes
-        address, there = self.x_tiles.get(key, step), self.rows_loaded[key]
-        low, count = _extent(self.layer.rows, tile.load[0], tile.until - tile.load[0])
+        (top, total), (left, across) = box.rows, box.columns
+        lanes, first = self._lanes(tile), box.channels[0] * self.n
+        row = across * lanes
+        address, there = self.x_tiles.get(box, step), self.rows_loaded[box]
         excess = -lanes % self.n  # the last reads extend into the following rows
-        needed = min(low + count - top + ceil_div(excess, row), total)
+        needed = min(tile.needed + ceil_div(excess, row), total)
         if there < needed:
-            self.rows_loaded[key] = needed
+            self.rows_loaded[box] = needed
             fields = image_lines(x.columns(left, across), needed - there, lanes, "dst", lanes)
             source, to = x.address(top + there, left, first), address.plus(there * row)
             step.loads.append(self.context.command(Unit.LOAD, dram=source, dst=to, **fields))
@@ -521,7 +671,7 @@ class ResizeSteps:
                     a_oc=self.x[0].block(n) if self.x[0].on_chip else n,
                     u_y=1,
                     v_x=1,
-                    w_base=weights.plus(number * len(taps) * n),
+                    w_base=weights.plus(number * taps.size),
                     w_row=n,
                     x_count=pitch,
                     oc_count=tile.blocks[1],
@@ -543,19 +693,24 @@ class ResizeSteps:
             )
 
     def _tail(self, tile: _Tile) -> int:
-        """Return the number of channels of a tile's last block."""
+        """Return the number of lanes of a tile's last block."""
+        if tile.columns.pixels > 1:
+            return tile.columns.pixels * self.channels
         return min(self.channels - (sum(tile.blocks) - 1) * self.n, self.n)
 
     def _add_fuse(self, tile: _Tile, step: TileStep, acc: BufferRef, target: BufferRef | None) -> None:
         """Add the command that divides the sums of a tile; `target` is the buffer of its results, if not on chip."""
-        layer, rows, columns, y, n = self.layer, tile.rows, tile.columns, self.y[tile.image], self.n
+        layer, rows, columns, y, n = self.layer, tile.rows, tile.columns, self.y[tile.box.image], self.n
         dtype = layer.shapes[layer.y].dtype
         if target is None:
             address, pixel, row = y.address(rows.first, columns.first, tile.blocks[0] * n), y.pixel, y.row
             row *= rows.step
         else:
-            pixel, block = self._lanes(tile), (tile.blocks[0] - tile.channels[0]) * n
-            address, row = target.plus((columns.first - tile.strip[0]) * pixel + block), tile.strip[1] * pixel
+            pixel, block = self._lanes(tile), (tile.blocks[0] - tile.box.channels[0]) * n
+            address, row = (
+                target.plus((columns.first - tile.box.strip[0]) * pixel + block),
+                tile.box.strip[1] * pixel,
+            )
         limits = np.iinfo(np.uint8 if dtype == Dtype.U8 else np.int8)
         step.fuse.append(
             self.context.command(
@@ -585,10 +740,10 @@ class ResizeSteps:
 
     def _store(self, tile: _Tile, source: BufferRef) -> Command:
         """Return the command that stores the results of a run of rows of a strip."""
-        y, lanes, (left, width) = self.y[tile.image], self._lanes(tile), tile.strip
+        y, lanes, (left, width) = self.y[tile.box.image], self._lanes(tile), tile.box.strip
         rows = replace(y.columns(left, width), h=tile.rows.count, row=tile.rows.step * y.row)
         fields = image_lines(rows, tile.rows.count, lanes, "src", lanes)
-        target = y.address(tile.rows.first, left, tile.channels[0] * self.n)
+        target = y.address(tile.rows.first, left, tile.box.channels[0] * self.n)
         return self.context.command(Unit.STORE, dram=target, src=source, **fields)
 
 
