@@ -122,8 +122,8 @@ class ResizeLayer(Layer):
 
 #: Unit of float32 fractions: sums of products of bytes and two such fractions are exact in float32.
 _FLOAT_ONE = 256
-#: Words of the instruction store for each combination of a run of rows and a run of columns.
-_PAIR_WORDS = 24
+#: Maximum number of combinations of a run of rows and a run of columns, each of which needs commands of its own.
+_MAX_KINDS = 400
 
 
 def lower_resize(low: LoweringContext) -> ResizeLayer:
@@ -137,10 +137,10 @@ def lower_resize(low: LoweringContext) -> ResizeLayer:
     how = interpolation(NodeInvocation(low.anchor, (low.x,), (), low.y, low.rounding))  # type: ignore[arg-type]
     down, across = (_shares(line, how) for line in (how.rows, how.columns))
     rows, columns = _runs(down, 1), _runs(across, 1)
-    kinds, most = len(rows) * len(columns), low.config.wis_words // _PAIR_WORDS
-    if kinds > most:
+    kinds = len(rows) * len(columns)
+    if kinds > _MAX_KINDS:
         raise UnsupportedLoweringError(
-            f"the weights of neighboring pixels differ in {kinds:,} ways between pixels, more than {most:,}"
+            f"the weights of neighboring pixels differ in {kinds:,} ways between pixels, more than {_MAX_KINDS}"
         )
     return ResizeLayer(
         **low.common(),

@@ -12,7 +12,7 @@ from compiler.ir.graph import Graph, Node, rebuild, times_over
 from compiler.ir.identity import identity
 from compiler.ir.ops import BINARY_OPS, OPS, QuantizedForm
 from compiler.ir.tensor import Tensor
-from compiler.layers.lookup_table import is_unary, table_of
+from compiler.layers.lowering_context import is_unary, table_of
 from compiler.reference import Kernels, run_node
 
 
