@@ -3,6 +3,7 @@
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
@@ -94,6 +95,10 @@ class Run:
         return replace(self, first=first, count=high - low, source=source)
 
 
+#: Weights of the rows and of the columns of outputs.
+_Key = tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]
+
+
 @identity("ResizeLayer", "rows", "columns", "packed", "rounding")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ResizeLayer(Layer):
@@ -118,6 +123,30 @@ class ResizeLayer(Layer):
     def across(self, *, contiguous: bool) -> tuple[Run, ...]:
         """Return the runs of columns that are computed; packed ones need images whose pixels are contiguous."""
         return self.packed if contiguous and self.packed else self.columns
+
+    @cached_property
+    def matrices(self) -> dict[_Key, NDArray[np.uint8]]:
+        """Weights of each combination of runs as (bytes, taps, pixels of a group), most significant byte first."""
+        found: dict[_Key, NDArray[np.uint8]] = {}
+        for rows, columns in product(self.rows, (*self.columns, *self.packed)):
+            key = rows.weights, columns.weights
+            if key not in found:
+                across = np.array(columns.weights)
+                values = np.concatenate([down * across for (down,) in rows.weights])
+                count = ceil_div(int(values.max()).bit_length(), 8)
+                split = [values >> 8 * place & 255 for place in reversed(range(count))]
+                found[key] = np.array(split, np.uint8)
+        return found
+
+    @property
+    def passes(self) -> int:
+        """Largest number of bytes of a weight, each of which takes a pass of MATRIX."""
+        return max(map(len, self.matrices.values()))
+
+    @property
+    def weight_rows(self) -> int:
+        """Number of rows of weights, one for each tap and byte, of all combinations of runs."""
+        return sum(len(each) * len(each[0]) for each in self.matrices.values())
 
 
 #: Unit of float32 fractions: sums of products of bytes and two such fractions are exact in float32.
@@ -157,7 +186,7 @@ def _shares(line: Lines, how: Interpolation) -> list[dict[int, int]]:
     """Return the weight, which is not zero, of each input that an output of a dimension depends on."""
     one = int(how.one)
     before, after, fractions = line
-    if isinstance(how.one, np.float32):
+    if isinstance(how.one, np.floating):
         one = _FLOAT_ONE
         fractions = fractions * np.float32(one)
         if (fractions != np.rint(fractions)).any():
@@ -262,30 +291,6 @@ def _extent_of(runs: Sequence[Run]) -> tuple[int, int]:
     return first, max(run.end for run in runs) - first
 
 
-#: Weights of the rows and of the columns of outputs.
-_Key = tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]
-
-
-def _matrices(layer: ResizeLayer, n: int) -> dict[_Key, NDArray[np.uint8]]:
-    """Return the weights of each combination of runs as (bytes, taps, N); the most significant byte is the first."""
-    channels = layer.shapes[layer.y].c
-    found: dict[_Key, NDArray[np.uint8]] = {}
-    for rows, columns in product(layer.rows, (*layer.columns, *layer.packed)):
-        key = rows.weights, columns.weights
-        if key in found:
-            continue
-        values = np.array(
-            [[down * np.array(across) for across in columns.weights] for (down,) in rows.weights]
-        )
-        count = ceil_div(int(values.max()).bit_length(), 8)
-        split = np.stack([values >> 8 * place & 255 for place in reversed(range(count))])
-        lanes = np.zeros((count, len(rows.weights) * len(columns.weights), n), np.uint8)
-        each = n if columns.pixels == 1 else channels
-        lanes[:, :, : each * columns.pixels] = split.reshape(*lanes.shape[:2], columns.pixels).repeat(each, 2)
-        found[key] = lanes
-    return found
-
-
 def _strips(config: MlaConfig, layer: ResizeLayer, width: int) -> list[tuple[int, int]]:
     """Return the first column and the width of strips of at most `width` columns, whose lines the line buffers hold."""
     group = 1
@@ -378,17 +383,16 @@ def _tilings(
     buffers = next((count for count in _SUM_BUFFERS if count * sums <= context.acc_rows), 0)
     if not buffers:
         return
-    matrices = _matrices(layer, n).values()
-    passes, parts = max(map(len, matrices)), ceil_div(blocks, columns)
+    parts = ceil_div(blocks, columns)
     commands = rows.runs * width.runs * parts
-    array = blocks * passes * rows.streamed * width.streamed
+    array = blocks * layer.passes * rows.streamed * width.streamed
     store = 0.0 if context.y_on_chip else parts * _image_beats(y.h, y.w, y.w, lanes, y.c, n)
     for tiles in (0, *_TILES_PER_LOAD) if not context.x_on_chip else (0,):
         rows_per_load = rows.size * tiles or y.h
         if rows_per_load > y.h:
             continue
         loaded = heights.get(rows_per_load) or _tiling(layer.rows, list(pieces(y.h, rows_per_load)))
-        used = sum(each.size for each in matrices)
+        used = layer.weight_rows * n
         used += 0 if context.x_on_chip else 2 * (loaded.inputs * width.inputs * lanes + n)
         used += 0 if context.y_on_chip else buffers * (rows.most * width.size * lanes + n)
         if used > context.free:
@@ -508,12 +512,12 @@ def _sums(config: MlaConfig, layer: ResizeLayer, s: LayerSchedule) -> int:
 def resize_tile_model(layer: ResizeLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of a bilinear resizing."""
     config, (x, y) = context.config, images(layer)
-    n, matrices = config.n, _matrices(layer, config.n)
-    weights = sum(each.size for each in matrices.values()) / n
+    n, weights = config.n, float(layer.weight_rows)
+    every = list(_tiles(config, layer, s, contiguous=True))
 
     def tiles() -> Iterator[PipelineTile]:
         there: dict[_Box, int] = {}
-        for tile in _tiles(config, layer, s, contiguous=True):
+        for tile in every:
             box = tile.box
             width = min(box.channels[1] * n, y.c - box.channels[0] * n)
             loads: list[tuple[str, object, float]] = [("w", 0, weights)]
@@ -525,7 +529,7 @@ def resize_tile_model(layer: ResizeLayer, s: LayerSchedule, context: LayerContex
             store = 0.0
             if tile.last and not context.y_on_chip:
                 store = _image_beats(tile.rows.count, box.strip[1], y.w * tile.rows.step, width, y.c, n)
-            passes = len(matrices[tile.rows.weights, tile.columns.weights])
+            passes = len(layer.matrices[tile.rows.weights, tile.columns.weights])
             yield PipelineTile(
                 tuple(loads),
                 tile.blocks[1] * passes * (tile.rows.streamed * tile.columns.streamed) + _COMMAND_CYCLES,
@@ -534,7 +538,7 @@ def resize_tile_model(layer: ResizeLayer, s: LayerSchedule, context: LayerContex
                 passes + 1 + (store > 0),
             )
 
-    count = sum(1 for _ in _tiles(config, layer, s, contiguous=True))
+    count = len(every)
     buffers = {"w": 1, "x": s.x_buffers, "f": count}
     return TilePipeline(tiles(), count, buffers, s.acc_buffers, s.y_buffers, result=EARLY_RESULT)
 
@@ -583,12 +587,17 @@ class ResizeSteps:
 
     def _allocate_weights(self) -> None:
         """Allocate the weights of all lanes, which are loaded once."""
-        self.matrices, self.places = _matrices(self.layer, self.n), dict[object, int]()
-        size = 0
-        for key, matrix in self.matrices.items():
-            self.places[key] = size
-            size += matrix.size
-        every = np.concatenate([matrix.reshape(-1) for matrix in self.matrices.values()])
+        self.places: dict[object, int] = {}
+        parts = list[NDArray[np.uint8]]()
+        for key, matrix in self.layer.matrices.items():
+            self.places[key] = sum(len(part) for part in parts) * self.n
+            pixels = matrix.shape[2]
+            values = matrix.reshape(-1, pixels)
+            part = np.zeros((len(values), self.n), np.uint8)
+            lanes = self.n if pixels == 1 else pixels * self.channels
+            part[:, :lanes] = values.repeat(lanes // pixels, 1)
+            parts.append(part)
+        every = np.concatenate(parts)
         self.source = self.context.constant(f"{self.layer.name}.weights", every)
         self.w = TileBuffers(
             CircularBuffer(BufferMemory.SP, f"{self.layer.name}.w", every.size), self._load_weights
@@ -650,7 +659,7 @@ class ResizeSteps:
         rows, columns, n = tile.rows, tile.columns, self.n
         base, pixel, row = self._input(tile, step)
         key, pitch = (rows.weights, columns.weights), columns.streamed
-        weights, matrix = self.w.get(0, step).plus(self.places[key]), self.matrices[key]
+        weights, matrix = self.w.get(0, step).plus(self.places[key]), self.layer.matrices[key]
         lead = (len(rows.weights) - 1) * pitch + len(columns.weights) - 1
         for number, taps in enumerate(matrix):
             word = MATRIX_WORD.pack(
@@ -671,7 +680,7 @@ class ResizeSteps:
                     a_oc=self.x[0].block(n) if self.x[0].on_chip else n,
                     u_y=1,
                     v_x=1,
-                    w_base=weights.plus(number * taps.size),
+                    w_base=weights.plus(number * len(taps) * n),
                     w_row=n,
                     x_count=pitch,
                     oc_count=tile.blocks[1],

@@ -80,7 +80,7 @@ def _resize_bilinear(call: NodeInvocation) -> Array:
     x, how = call.values[0], interpolation(call)
     if call.tensors[0].quantization is None:
         return _interpolated(x.astype(np.float64), how.rows, how.columns, 1.0)
-    if isinstance(how.one, np.float32):
+    if isinstance(how.one, np.floating):
         sums = _interpolated(x.astype(np.float32), how.rows, how.columns, how.one)
         return np.floor(sums + np.float32(0.5)).astype(np.int64)
     sums, one = _interpolated(x.astype(np.int64), how.rows, how.columns, how.one), how.one**2
@@ -109,7 +109,7 @@ class Interpolation:
 
     rows: Lines
     columns: Lines
-    one: int | np.float32
+    one: int | np.floating
     ties_up: bool
 
 
