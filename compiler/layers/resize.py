@@ -35,9 +35,9 @@ from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, MATRIX_WORD
 from hw.isa.enums import Dtype, Requant, Rounding, Unit
 
 
-@identity("Run", "first", "step", "count", "source", "stride", "weights")
+@identity("PixelRun", "first", "step", "count", "source", "stride", "weights")
 @dataclass(frozen=True)
-class Run:
+class PixelRun:
     """Outputs along a dimension at equal distances, which combine inputs at equal distances with the same weights.
 
     Each output is one pixel, or a group of adjacent pixels. Pixel p of a group combines the inputs that follow the
@@ -85,7 +85,7 @@ class Run:
         """Number of the input that follows the last one."""
         return self.source + (self.count - 1) * self.stride + len(self.weights)
 
-    def within(self, start: int, count: int) -> "Run | None":
+    def within(self, start: int, count: int) -> "PixelRun | None":
         """Return the part of the run within `count` outputs from `start`; None if there is none."""
         low = max(ceil_div(start - self.first, self.step), 0)
         high = min(ceil_div(start + count - self.first, self.step), self.count)
@@ -106,21 +106,21 @@ class ResizeLayer(Layer):
 
     Parameters
     ----------
-    rows, columns : tuple of Run
+    rows, columns : tuple of PixelRun
         Runs that together contain each output row, and each output column, once.
-    packed : tuple of Run
+    packed : tuple of PixelRun
         Runs of columns for a machine with at least twice as many lanes as there are channels, which computes groups of
         columns together; empty if single columns are as fast.
     rounding : Rounding
         Rounding mode of the division.
     """
 
-    rows: tuple[Run, ...]
-    columns: tuple[Run, ...]
-    packed: tuple[Run, ...]
+    rows: tuple[PixelRun, ...]
+    columns: tuple[PixelRun, ...]
+    packed: tuple[PixelRun, ...]
     rounding: Rounding
 
-    def across(self, *, contiguous: bool) -> tuple[Run, ...]:
+    def across(self, *, contiguous: bool) -> tuple[PixelRun, ...]:
         """Return the runs of columns that are computed; packed ones need images whose pixels are contiguous."""
         return self.packed if contiguous and self.packed else self.columns
 
@@ -199,7 +199,7 @@ def _shares(line: Lines, how: Interpolation) -> list[dict[int, int]]:
     return found
 
 
-def _runs(shares: list[dict[int, int]], pixels: int, most: int = 2) -> tuple[Run, ...]:
+def _runs(shares: list[dict[int, int]], pixels: int, most: int = 2) -> tuple[PixelRun, ...]:
     """Return the runs of a dimension, in order of their first outputs.
 
     Parameters
@@ -212,8 +212,8 @@ def _runs(shares: list[dict[int, int]], pixels: int, most: int = 2) -> tuple[Run
     most : int
         Maximum number of adjacent inputs of an output.
     """
-    open_: dict[tuple[tuple[int, ...], ...], Run] = {}
-    done: list[Run] = []
+    open_: dict[tuple[tuple[int, ...], ...], PixelRun] = {}
+    done: list[PixelRun] = []
     for first in range(0, len(shares), pixels):
         group = shares[first : first + pixels]
         source, weights = _combined(group)
@@ -225,12 +225,12 @@ def _runs(shares: list[dict[int, int]], pixels: int, most: int = 2) -> tuple[Run
             longer = None if found is None else _longer(found, output, source)
             if found is not None and longer is None:
                 done.append(found)
-            open_[weights] = longer or Run(output, 1, 1, source, 0, weights)
+            open_[weights] = longer or PixelRun(output, 1, 1, source, 0, weights)
     return tuple(sorted((*done, *open_.values()), key=lambda run: run.first))
 
 
 def _combined(group: list[dict[int, int]]) -> tuple[int, tuple[tuple[int, ...], ...]]:
-    """Return the first input of a group of pixels, and its weights without common factors (`Run`)."""
+    """Return the first input of a group of pixels, and its weights without common factors (`PixelRun`)."""
     first = min(min(shares) - pixel for pixel, shares in enumerate(group))
     end = max(max(shares) - pixel for pixel, shares in enumerate(group)) + 1
     factor = math.gcd(*(share for shares in group for share in shares.values()))
@@ -243,11 +243,11 @@ def _combined(group: list[dict[int, int]]) -> tuple[int, tuple[tuple[int, ...], 
 
 def _packed(
     config: MlaConfig,
-    rows: tuple[Run, ...],
-    columns: tuple[Run, ...],
+    rows: tuple[PixelRun, ...],
+    columns: tuple[PixelRun, ...],
     across: list[dict[int, int]],
     channels: int,
-) -> tuple[Run, ...]:
+) -> tuple[PixelRun, ...]:
     """Return the runs of groups of columns that take the fewest cycles; none if single columns take as few."""
     sizes = (pixels for pixels in range(2, config.n // channels + 1) if len(across) % pixels == 0)
     found = [columns, *(_runs(across, pixels, config.n // 2) for pixels in sizes)]
@@ -255,14 +255,14 @@ def _packed(
     return () if best is columns else best
 
 
-def _cycles(rows: tuple[Run, ...], columns: tuple[Run, ...]) -> int:
+def _cycles(rows: tuple[PixelRun, ...], columns: tuple[PixelRun, ...]) -> int:
     """Return the estimated cycles of the commands for one block of channels."""
     pairs = list(product(rows, columns))
     array = sum(down.streamed * across.streamed for down, across in pairs)
     return max(array, sum(down.count * across.count for down, across in pairs)) + _COMMAND_CYCLES * len(pairs)
 
 
-def _longer(run: Run, output: int, source: int) -> Run | None:
+def _longer(run: PixelRun, output: int, source: int) -> PixelRun | None:
     """Return a run with one more output; None if that output does not continue it."""
     step, stride = output - run.first, source - run.source
     if run.count > 1:
@@ -275,17 +275,17 @@ def _longer(run: Run, output: int, source: int) -> Run | None:
     return replace(run, step=step, stride=stride, count=run.count + 1)
 
 
-def _parts(runs: tuple[Run, ...], start: int, count: int) -> list[Run]:
+def _parts(runs: tuple[PixelRun, ...], start: int, count: int) -> list[PixelRun]:
     """Return the parts of runs within `count` outputs from `start`."""
     return [part for run in runs if (part := run.within(start, count))]
 
 
-def _extent(runs: tuple[Run, ...], start: int, count: int) -> tuple[int, int]:
+def _extent(runs: tuple[PixelRun, ...], start: int, count: int) -> tuple[int, int]:
     """Return the first input that `count` outputs from `start` depend on, and the number of inputs."""
     return _extent_of(_parts(runs, start, count))
 
 
-def _extent_of(runs: Sequence[Run]) -> tuple[int, int]:
+def _extent_of(runs: Sequence[PixelRun]) -> tuple[int, int]:
     """Return the first input that some runs depend on, and the number of inputs."""
     first = min(run.source for run in runs)
     return first, max(run.end for run in runs) - first
@@ -340,7 +340,7 @@ class _Tiling(NamedTuple):
     inputs: int
 
 
-def _tiling(runs: tuple[Run, ...], tiles: list[tuple[int, int]]) -> _Tiling:
+def _tiling(runs: tuple[PixelRun, ...], tiles: list[tuple[int, int]]) -> _Tiling:
     """Return the numbers of some tiles, each of which is (first output, number of outputs)."""
     parts = [_parts(runs, *tile) for tile in tiles]
     every = [run for each in parts for run in each]
@@ -448,8 +448,8 @@ class _Tile(NamedTuple):
         Part of the input image that contains the inputs.
     needed : int
         Number of rows of this part that this tile and the ones before need.
-    rows, columns : Run
-        Outputs.
+    rows, columns : PixelRun
+        Runs that contain the tile's outputs.
     blocks : (int, int)
         First block, and number of blocks, of the channels.
     first, last : bool
@@ -458,8 +458,8 @@ class _Tile(NamedTuple):
 
     box: _Box
     needed: int
-    rows: Run
-    columns: Run
+    rows: PixelRun
+    columns: PixelRun
     blocks: tuple[int, int]
     first: bool
     last: bool
