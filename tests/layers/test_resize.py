@@ -31,8 +31,8 @@ def resized(build: GraphBuilder, x: Tensor, size: tuple[int, int], **how: bool) 
     return build.node("y", "resize_bilinear", [x], y, size=size, **given)
 
 
-def graph_of(shape: Shape, size: tuple[int, int], dtype: str = "int8", **how: bool) -> Graph:
-    """Return a graph with one resizing."""
+def graph_of(shape: Shape, size: tuple[int, int], how: dict[str, bool], dtype: str = "int8") -> Graph:
+    """Return a graph with one resizing; `how` are the attributes that are True."""
     build = GraphBuilder("resize")
     resized(build, build.graph.add_input(Tensor("x", shape, dtype, Q)), size, **how)
     return build.graph.finish(["y"])
@@ -85,12 +85,12 @@ def test_powers_of_two_and_integer_factors(
     rounding: Kernels,
     rng: np.random.Generator,
 ) -> None:
-    check(graph_of(shape, size, dtype, **how), str(rng.choice(("n4", "n8", "n16"))), rounding, rng)
+    check(graph_of(shape, size, how, dtype), str(rng.choice(("n4", "n8", "n16"))), rounding, rng)
 
 
 def test_weights_of_three_bytes(rng: np.random.Generator) -> None:
     """XNNPACK's weights are products of two fractions of 11 bits."""
-    check(graph_of((1, 7, 6, 19), (21, 18), **HALF), "n16", "xnnpack", rng)
+    check(graph_of((1, 7, 6, 19), (21, 18), HALF), "n16", "xnnpack", rng)
 
 
 @pytest.mark.parametrize("channels", [3, 8, 24])
@@ -118,7 +118,7 @@ def test_part_of_the_channels(rng: np.random.Generator) -> None:
 def test_columns_of_few_channels_are_computed_together() -> None:
     lanes = [
         command.fields["lanes_tail"]
-        for command in commands_of(graph_of((1, 16, 16, 8), (32, 32), **HALF), "n16")
+        for command in commands_of(graph_of((1, 16, 16, 8), (32, 32), HALF), "n16")
         if command.unit == Unit.FUSE
     ]
     assert sum(each == 8 for each in lanes) < len(lanes) / 2
@@ -134,7 +134,7 @@ def test_columns_of_few_channels_are_computed_together() -> None:
 )
 def test_reasons_for_the_host(dtype: str, size: tuple[int, int], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        compile(graph_of((1, 9, 9, 4), size, dtype, **HALF), "n8", strict=True)
+        compile(graph_of((1, 9, 9, 4), size, HALF, dtype), "n8", strict=True)
 
 
 #: Shape, size, flags and minimum share of the cycles that the bus needs.
@@ -150,7 +150,7 @@ SHARES = (
 def test_cycles(
     shape: Shape, size: tuple[int, int], how: dict[str, bool], share: float, rng: np.random.Generator
 ) -> None:
-    graph = graph_of(shape, size, **how)
+    graph = graph_of(shape, size, how)
     network = compile(graph, "n16", strict=True)
     with RtlDevice(network.config, dram_bytes(network)) as device:
         cycles = run(device, network, graph, rng)

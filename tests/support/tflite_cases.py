@@ -314,9 +314,9 @@ def bilinear(d: Draft) -> None:
     (n, h, w, channels), mode = shape_of(d, 4, 9), int(d.rng.integers(3))
     sizes = []
     for total in (h, w):
-        factor = int(d.rng.choice((1, 2, 4, 8)))
-        larger = (total - 1) * factor + 1 if mode == 1 else total * factor
-        sizes.append(int(d.rng.choice((larger, max(total // int(d.rng.integers(1, 4)), 1), d.rng.integers(1, 20)))))
+        factor, divisor, other = (int(d.rng.integers(low, high)) for low, high in ((0, 4), (1, 4), (1, 20)))
+        larger = ((total - 1) << factor) + 1 if mode == 1 else total << factor
+        sizes.append((larger, max(total // divisor, 1), other)[d.rng.integers(3)])
     given = options("ResizeBilinear", alignCorners=mode == 1, halfPixelCenters=mode == 2)
     x = d.input((n, h, w, channels))
     d.op("RESIZE_BILINEAR", [x, d.held(sizes)], (n, *sizes, channels), given, like=x)
