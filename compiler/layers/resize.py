@@ -1,6 +1,7 @@
 """Bilinear resizing: pixels whose neighbors have the same weights are a depthwise convolution of 2x2 or fewer taps."""
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -501,6 +502,24 @@ def _tiles(config: MlaConfig, layer: ResizeLayer, s: LayerSchedule, *, contiguou
                     yield _Tile(box, needed, rows, each, blocks, *ends)
 
 
+def _count(config: MlaConfig, layer: ResizeLayer, s: LayerSchedule) -> int:
+    """Return the number of tiles of images whose pixels are contiguous."""
+    (_, y), sums, runs = images(layer), _sums(config, layer, s), layer.across(contiguous=True)
+    loads = pieces(y.h, s.rows_per_load)
+    tiles = [
+        (start + offset, count) for start, load in loads for offset, count in pieces(load, min(s.rows, load))
+    ]
+    down = Counter(run.count for tile in tiles for run in _parts(layer.rows, *tile))
+    across = Counter(
+        run.count for strip in _strips(config, layer, s.strip_width) for run in _parts(runs, *strip)
+    )
+    return layer.batch * sum(
+        many * more * ceil_div(blocks, max(sums // (high * wide), 1))
+        for (high, many), (wide, more) in product(down.items(), across.items())
+        for _, blocks in pieces(ceil_div(y.c, config.n), s.columns)
+    )
+
+
 def _sums(config: MlaConfig, layer: ResizeLayer, s: LayerSchedule) -> int:
     """Return the number of rows of an accumulator buffer: those of the largest tile of one block, or more."""
     (_, y), strips = images(layer), _strips(config, layer, s.strip_width)
@@ -513,11 +532,10 @@ def resize_tile_model(layer: ResizeLayer, s: LayerSchedule, context: LayerContex
     """Return the tile model of a bilinear resizing."""
     config, (x, y) = context.config, images(layer)
     n, weights = config.n, float(layer.weight_rows)
-    every = list(_tiles(config, layer, s, contiguous=True))
 
     def tiles() -> Iterator[PipelineTile]:
         there: dict[_Box, int] = {}
-        for tile in every:
+        for tile in _tiles(config, layer, s, contiguous=True):
             box = tile.box
             width = min(box.channels[1] * n, y.c - box.channels[0] * n)
             loads: list[tuple[str, object, float]] = [("w", 0, weights)]
@@ -538,7 +556,7 @@ def resize_tile_model(layer: ResizeLayer, s: LayerSchedule, context: LayerContex
                 passes + 1 + (store > 0),
             )
 
-    count = len(every)
+    count = _count(config, layer, s)
     buffers = {"w": 1, "x": s.x_buffers, "f": count}
     return TilePipeline(tiles(), count, buffers, s.acc_buffers, s.y_buffers, result=EARLY_RESULT)
 
