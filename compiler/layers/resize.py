@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError
 from compiler.layers.tile_pipeline import EARLY_RESULT, PipelineTile, TilePipeline, lines
 from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings, images
-from compiler.reference.node_invocation import NodeInvocation
+from compiler.reference.node_invocation import Kernels, NodeInvocation
 from compiler.reference.shape import Interpolation, Lines, interpolation
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, quantize_multiplier
@@ -125,6 +125,13 @@ class ResizeLayer(Layer):
         """Return the runs of columns that are computed; packed ones need images whose pixels are contiguous."""
         return self.packed if contiguous and self.packed else self.columns
 
+    def reach(self, start: int, count: int) -> tuple[int, int]:
+        """Return the first input column that `count` output columns from `start` read, and the number of columns.
+
+        A group of pixels may read inputs before those that it depends on; their weights are 0.
+        """
+        return _extent((*self.columns, *self.packed), start, count)
+
     @cached_property
     def matrices(self) -> dict[_Key, NDArray[np.uint8]]:
         """Weights of each combination of runs as (bytes, taps, pixels of a group), most significant byte first."""
@@ -164,7 +171,7 @@ def lower_resize(low: LoweringContext) -> ResizeLayer:
     UnsupportedLoweringError
         Fractions of float32 positions are not exact, or the pixels differ in too many ways.
     """
-    how = interpolation(NodeInvocation(low.anchor, (low.x,), (), low.y, low.rounding))  # type: ignore[arg-type]
+    how = interpolation(NodeInvocation(low.anchor, (low.x,), (), low.y, cast(Kernels, low.rounding)))
     down, across = (_shares(line, how) for line in (how.rows, how.columns))
     rows, columns = _runs(down, 1), _runs(across, 1)
     kinds = len(rows) * len(columns)
@@ -213,7 +220,7 @@ def _runs(shares: list[dict[int, int]], pixels: int, most: int = 2) -> tuple[Pix
     most : int
         Maximum number of adjacent inputs of an output.
     """
-    open_: dict[tuple[tuple[int, ...], ...], PixelRun] = {}
+    latest: dict[tuple[tuple[int, ...], ...], PixelRun] = {}
     done: list[PixelRun] = []
     for first in range(0, len(shares), pixels):
         group = shares[first : first + pixels]
@@ -222,12 +229,12 @@ def _runs(shares: list[dict[int, int]], pixels: int, most: int = 2) -> tuple[Pix
         if source < 0 or len(weights) > most:
             outputs = [(first + number, *_combined([each])) for number, each in enumerate(group)]
         for output, source, weights in outputs:
-            found = open_.get(weights)
+            found = latest.get(weights)
             longer = None if found is None else _longer(found, output, source)
             if found is not None and longer is None:
                 done.append(found)
-            open_[weights] = longer or PixelRun(output, 1, 1, source, 0, weights)
-    return tuple(sorted((*done, *open_.values()), key=lambda run: run.first))
+            latest[weights] = longer or PixelRun(output, 1, 1, source, 0, weights)
+    return tuple(sorted((*done, *latest.values()), key=lambda run: run.first))
 
 
 def _combined(group: list[dict[int, int]]) -> tuple[int, tuple[tuple[int, ...], ...]]:
@@ -363,7 +370,9 @@ def resize_tilings(context: TilingContext, layer: ResizeLayer) -> Tilings:
     for size in cuts(y.w)[:_MAX_WIDTHS]:
         strips = _strips(config, layer, size)
         # Single columns are computed if the pixels turn out not to be contiguous.
-        widths[strips[0][1]] = _tiling(runs, strips)._replace(most=_most(layer, strips))
+        widths[strips[0][1]] = _tiling(runs, strips)._replace(
+            most=_most(layer, strips), inputs=max(layer.reach(*strip)[1] for strip in strips)
+        )
     for width, rows, columns in product(widths.values(), heights.values(), cuts(ceil_div(y.c, config.n))):
         yield from _tilings(context, layer, rows, width, columns, heights)
 
@@ -481,7 +490,7 @@ def _tiles(config: MlaConfig, layer: ResizeLayer, s: LayerSchedule, *, contiguou
     """Yield the tiles in order of execution."""
     (_, y), strips = images(layer), _strips(config, layer, s.strip_width)
     sums, runs = _sums(config, layer, s), layer.across(contiguous=contiguous)
-    across = {strip: (_parts(runs, *strip), _extent(layer.columns, *strip)) for strip in strips}
+    across = {strip: (_parts(runs, *strip), layer.reach(*strip)) for strip in strips}
     loads = [(load, _extent(layer.rows, *load)) for load in pieces(y.h, s.rows_per_load)]
     for channels, image, (load, source), strip in product(
         pieces(ceil_div(y.c, config.n), s.columns), range(layer.batch), loads, strips

@@ -1,5 +1,6 @@
 """Bilinear resizing equals the reference for all machines and layouts, and runs close to the rate of the bus."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -157,3 +158,14 @@ def test_cycles(
     moved = (graph.tensors["x"].elements + graph.tensors["y"].elements) / network.config.n
     print(f"{shape} to {size}: {cycles:,} cycles, {moved / cycles:.1%} of the bus")
     assert cycles * share <= moved
+
+
+@pytest.mark.parametrize("width", [8, 16, 32])
+def test_strips_of_grouped_columns(width: int, rng: np.random.Generator) -> None:
+    """The first group of a strip may read a pixel before those that it depends on."""
+    graph = graph_of((1, 9, 32, 4), (18, 64), PLAIN)
+    first = compile(graph, "n16", strict=True)
+    layers = {name: replace(layer, strip_width=width) for name, layer in first.schedule.layers.items()}
+    network = compile(graph, "n16", schedule=replace(first.schedule, layers=layers))
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        run(device, network, graph, rng)
