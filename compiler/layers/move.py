@@ -24,13 +24,13 @@ from compiler.ir.tensor import Tensor, same_values
 from compiler.layers.base import Layer
 from compiler.layers.elementwise import lower_unary
 from compiler.layers.layer_kind import ALL, ANY_TO_ANY, INDICES, INTEGERS, ElementTypes, LayerKind, Lowering
-from compiler.layers.lookup_table import is_unary
 from compiler.layers.lowering_context import (
     EIGHT_BITS,
     LoweringContext,
     UnsupportedLoweringError,
     affine,
     image_of,
+    is_unary,
 )
 from compiler.layers.permutation import BETWEEN_BUFFERS, BoxPlan, BoxSteps, Ends, engine_of, plans
 from compiler.layers.strided_copy import (

@@ -348,9 +348,13 @@ def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
     sizes = {axis: sum(len(part.matrix) for part in parts) for axis, parts in matrices.items()}
     check_size(tuple(sizes.get(i, n) for i, n in enumerate(x.shape)))
     if x.rank == 4 and sizes.keys() <= {2, 3} and all(len(parts) == 1 for parts in matrices.values()):
-        return [
-            _interpolated_image(emitter, node, x, {axis: part.matrix for axis, (part,) in matrices.items()})
-        ]
+        of_axes = {axis: part.matrix for axis, (part,) in matrices.items()}
+        how = _bilinear(x.shape[2:], of_axes)
+        if how is None:
+            return [_interpolated_image(emitter, node, x, of_axes)]
+        x = emitter.in_order(x, channels_last(4))
+        shape = (*x.shape[:2], *how["size"])
+        return [emitter.emit(node, "resize_bilinear", [x.tensor], shape, x.order, FLOAT, **how)]
     body = BodyBuilder(node, [x])
     made = body.given(0)
     for axis, parts in sorted(matrices.items(), reverse=True):
@@ -364,6 +368,42 @@ def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
         rows = products[0] if len(products) == 1 else body.add("Concat", *products, axis=-1)
         made = body.add("Transpose", rows, perm=[perm.index(i) for i in plain(x.rank)])
     return body.converted(emitter, made)
+
+
+#: Number of which all weights of a bilinear resizing on the accelerator are multiples of the reciprocal.
+_FRACTIONS = 32
+
+
+def _bilinear(image: tuple[int, ...], matrices: dict[int, np.ndarray]) -> dict[str, Any] | None:
+    """Return the attributes of a `resize_bilinear` with the same matrices; None if there is none, or with many weights.
+
+    Parameters
+    ----------
+    image : (int, int)
+        Height and width of the image.
+    matrices : dict of int to (outputs, inputs) array
+        Matrix of each axis (2 or 3) that is resized.
+    """
+    wanted = [matrices.get(axis, np.eye(total)) for axis, total in zip((2, 3), image, strict=True)]
+    size = len(wanted[0]), len(wanted[1])
+    if any((each * _FRACTIONS % 1).any() for each in wanted):
+        return None
+    for corners, centers in ((False, True), (True, False), (False, False)):
+        pairs = [(made - corners, total - corners) for made, total in zip(size, image, strict=True)]
+        even = all(made > 0 < total and max(made, total) % min(made, total) == 0 for made, total in pairs)
+        if even and all(
+            np.array_equal(_line(made, total, corners=corners, centers=centers), each)
+            for made, total, each in zip(size, image, wanted, strict=True)
+        ):
+            return {"size": size, "corners": corners, "centers": centers}
+    return None
+
+
+def _line(made: int, total: int, *, corners: bool, centers: bool) -> np.ndarray:
+    """Return the matrix (made, total) by which `resize_bilinear` multiplies rows or columns."""
+    half, ratio = 0.5 * centers, (total - corners) / (made - corners)
+    places = np.clip((np.arange(made) + half) * ratio - half, 0, total - 1)
+    return np.maximum(1 - np.abs(places[:, None] - np.arange(total)), 0)
 
 
 def _interpolated_image(
