@@ -335,11 +335,19 @@ _MAX_MATRIX = 1 << 22
 
 
 def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
-    """Convert linear or cubic interpolation of a float model to a product with a constant matrix for each axis."""
+    """Convert linear or cubic interpolation to a product with a constant matrix for each axis.
+
+    Linear interpolation of images by simple factors is a `resize_bilinear`; only this is possible for quantized values.
+    """
     x, *given = inputs
     why = f"resizing by {node.text('mode', '')}"
-    if not isinstance(x, DynamicValue) or x.real or x.tensor.dtype != "float32" or not 2 <= x.rank <= 5:
+    if not isinstance(x, DynamicValue) or not 2 <= x.rank <= 5:
         raise UnsupportedNodeError(why)
+    quantized = x.quantized and x.tensor.dtype in ("int8", "uint8") and emitter.arithmetic(node, x) == x.kind
+    if not quantized and (x.real or x.tensor.dtype != "float32"):
+        raise UnsupportedNodeError(
+            f"{why} of values that are not float32, or 8-bit integers with the quantization of the result"
+        )
     arrays = [None if value is None else known(value, "a size or scale").numbers() for value in given]
     spec = OnnxNodeSpec(node.op, node.opset, node.attributes)
     matrices = interpolation(spec, [np.broadcast_to(np.float32(0), x.shape), *arrays], _MAX_MATRIX)
@@ -350,11 +358,16 @@ def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
     if x.rank == 4 and sizes.keys() <= {2, 3} and all(len(parts) == 1 for parts in matrices.values()):
         of_axes = {axis: part.matrix for axis, (part,) in matrices.items()}
         how = _bilinear(x.shape[2:], of_axes)
-        if how is None:
+        if how is not None:
+            x = emitter.in_order(x, channels_last(4))
+            shape = (*x.shape[:2], *how["size"])
+            return [emitter.emit(node, "resize_bilinear", [x.tensor], shape, x.order, x.kind, **how)]
+        if not quantized:
             return [_interpolated_image(emitter, node, x, of_axes)]
-        x = emitter.in_order(x, channels_last(4))
-        shape = (*x.shape[:2], *how["size"])
-        return [emitter.emit(node, "resize_bilinear", [x.tensor], shape, x.order, FLOAT, **how)]
+    if quantized:
+        raise UnsupportedNodeError(
+            f"{why} of quantized values, except linearly and by factors whose weights are multiples of 1/{_FRACTIONS}"
+        )
     body = BodyBuilder(node, [x])
     made = body.given(0)
     for axis, parts in sorted(matrices.items(), reverse=True):
