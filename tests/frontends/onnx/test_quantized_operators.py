@@ -68,7 +68,11 @@ def test_linear_resize(tmp_path: Path, seed: int, mode: str) -> None:
         size = [n + 1 for n in size]
     build.held |= {"empty": np.array([], np.float32), "size": np.array([*shape[:2], *size])}
     made = build.add(
-        "Resize", f"{build.real('a')} empty empty size", "p", mode="linear", coordinate_transformation_mode=mode
+        "Resize",
+        f"{build.real('a')} empty empty size",
+        "p",
+        mode="linear",
+        coordinate_transformation_mode=mode,
     )
     build.quantized(made, 0.05, 3)
     same(tmp_path, build, shape, within=1)  # ties are rounded differently
