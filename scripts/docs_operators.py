@@ -66,6 +66,6 @@ def _where(op: str) -> str:
         return "LOAD, STORE, MATRIX and FUSE"
     if op in ANCHORS:
         return "MATRIX and FUSE, with fused epilogue"
-    if op == "matmul":
+    if op in ("matmul", "resize_bilinear"):
         return "MATRIX and FUSE"
     return "FUSE" if op in LOWERINGS else "host"

@@ -463,6 +463,7 @@ OPS: dict[str, Spec] = {
         (1, 1),
         "resizing by bilinear interpolation of four pixels",
         {"size": "pair", "corners": "bool", "centers": "bool"},
+        quantized=QuantizedForm.SHARED,
         batch=BatchRule.ALWAYS,
     ),
     "quantize": Spec((1, 1), "x rounded to integers of the output's quantization", batch=BatchRule.ALWAYS),

@@ -27,13 +27,14 @@ from compiler.kernel_library.elementwise import LEFT_SHIFT, LEFT_SHIFT_16, mul, 
 from compiler.layers.base import Drain, Layer
 from compiler.layers.epilogue import Slots
 from compiler.layers.layer_kind import BYTES, BYTES_TO_BYTES, INTEGERS, ElementTypes, LayerKind, Lowering
-from compiler.layers.lookup_table import is_unary, table_of
 from compiler.layers.lowering_context import (
     LoweringContext,
     UnsupportedLoweringError,
     affine,
     clip_range,
+    is_unary,
     same_quantization,
+    table_of,
 )
 from compiler.layers.tile_pipeline import EARLY_RESULT, PASS_CYCLES, TilePipeline, even_tiles
 from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings, stream_cycles

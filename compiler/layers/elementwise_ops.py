@@ -17,12 +17,13 @@ from compiler.layers.base import Drain, Layer
 from compiler.layers.elementwise import Broadcast, ElementwiseLayer, broadcast_of, lower_unary
 from compiler.layers.epilogue_lowering import scales_of_sum
 from compiler.layers.layer_kind import ALL, BYTES, ElementTypes, Lowering
-from compiler.layers.lookup_table import is_unary, values_of
 from compiler.layers.lowering_context import (
     EIGHT_BITS,
     LoweringContext,
     UnsupportedLoweringError,
     affine,
+    is_unary,
+    values_of,
 )
 from compiler.reference import run_node
 from compiler.reference.elementwise import rounds_operands

@@ -8,14 +8,15 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.kernel_library.elementwise import LEFT_SHIFT, raw_fields, residual_fields
 from compiler.layers.base import Addend, Drain, Residual
-from compiler.layers.lookup_table import is_unary, table_of
 from compiler.layers.lowering_context import (
     DTYPES,
     LoweringContext,
     UnsupportedLoweringError,
     affine,
     clip_range,
+    is_unary,
     same_quantization,
+    table_of,
 )
 from compiler.util.scaling import (
     double_ratio,

@@ -18,7 +18,6 @@ from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.epilogue_lowering import drain_of, multiplier_of, rounding_of
 from compiler.layers.layer_kind import BYTES, BYTES_TO_BYTES, ElementTypes, LayerKind, Lowering
-from compiler.layers.lookup_table import is_unary, table_of
 from compiler.layers.lowering_context import (
     DTYPES,
     LoweringContext,
@@ -26,6 +25,8 @@ from compiler.layers.lowering_context import (
     affine,
     clip_range,
     image_of,
+    is_unary,
+    table_of,
 )
 from compiler.layers.reduce import _TILE_CYCLES, _Tilings
 from compiler.layers.tile_pipeline import EARLY_RESULT, PipelineTile, TilePipeline, lines

@@ -25,13 +25,13 @@ from compiler.layers.base import Layer
 from compiler.layers.byte_selection import SelectionPlan, SelectionSteps, selected_pixels, selection_plan
 from compiler.layers.elementwise import lower_unary
 from compiler.layers.layer_kind import ALL, ANY_TO_ANY, INDICES, INTEGERS, ElementTypes, LayerKind, Lowering
-from compiler.layers.lookup_table import is_unary
 from compiler.layers.lowering_context import (
     EIGHT_BITS,
     LoweringContext,
     UnsupportedLoweringError,
     affine,
     image_of,
+    is_unary,
 )
 from compiler.layers.permutation import BETWEEN_BUFFERS, BoxPlan, Ends, engine_of, plans
 from compiler.layers.permutation_codegen import BoxSteps

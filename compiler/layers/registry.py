@@ -17,6 +17,7 @@ from compiler.layers import (
     prelu,
     quantize_ops,
     reduce,
+    resize,
     softmax,
 )
 from compiler.layers.base import Layer
@@ -39,6 +40,7 @@ LAYER_KINDS: tuple[LayerKind, ...] = (
     prelu.KIND,
     quantize_ops.KIND,
     conv_transpose.KIND,
+    resize.KIND,
 )
 
 #: Operators that become layers, by name.

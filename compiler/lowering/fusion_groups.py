@@ -12,8 +12,15 @@ from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.ops import BINARY_OPS, TABLE_OPS
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
-from compiler.layers.lookup_table import is_unary
-from compiler.layers.lowering_context import _INNER, EIGHT_BITS, Group, LoweringContext, anchor_of, image_of
+from compiler.layers.lowering_context import (
+    _INNER,
+    EIGHT_BITS,
+    Group,
+    LoweringContext,
+    anchor_of,
+    image_of,
+    is_unary,
+)
 from compiler.layers.matmul import transposes_around
 from compiler.layers.move import concat, reshape
 from compiler.layers.registry import LOWERINGS

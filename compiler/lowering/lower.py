@@ -15,13 +15,13 @@ from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.elementwise import needs_contiguous
 from compiler.layers.layer_kind import Types
-from compiler.layers.lookup_table import is_unary
 from compiler.layers.lowering_context import (
     Group,
     LoweringContext,
     SubTensor,
     UnsupportedLoweringError,
     image_of,
+    is_unary,
 )
 from compiler.layers.move import concat_starts
 from compiler.layers.pool import on_fuse

@@ -14,8 +14,7 @@ from compiler.ir.ops import BINARY_OPS, COMPARISONS, LOGIC_OPS, OPS, ORDERING, A
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.elementwise import broadcast_of
 from compiler.layers.elementwise_ops import MAX_POSITIONS, MAX_SELECTED
-from compiler.layers.lookup_table import is_unary
-from compiler.layers.lowering_context import EIGHT_BITS, affine, same_quantization
+from compiler.layers.lowering_context import EIGHT_BITS, affine, is_unary, same_quantization
 from compiler.layers.softmax_across import across_columns
 from compiler.passes.redundant_nodes import remove_dead
 from compiler.reference import run_node

@@ -34,6 +34,7 @@ _ALIKE = TABLE_OPS | {
     "max_pool2d",
     "avg_pool2d",
     "resize_nearest",
+    "resize_bilinear",
 }
 
 

@@ -12,7 +12,7 @@ from compiler.ir.graph import Graph, Node, rebuild, times_over
 from compiler.ir.identity import identity
 from compiler.ir.ops import BINARY_OPS, OPS, QuantizedForm
 from compiler.ir.tensor import Tensor
-from compiler.layers.lookup_table import is_unary, table_of
+from compiler.layers.lowering_context import is_unary, table_of
 from compiler.reference import Kernels, run_node
 
 
@@ -213,7 +213,7 @@ def _moves_nothing(node: Node, x: Tensor) -> bool | None:
         return (a["kernel"], a["strides"], a["pads"]) == ((1, 1), (1, 1), (0, 0, 0, 0))
     if node.op == "slice":
         return all(step == 1 for step in a["steps"])
-    if node.op in ("reshape", "resize_nearest", "pad", "reduce_max", "reduce_min"):
+    if node.op in ("reshape", "resize_nearest", "resize_bilinear", "pad", "reduce_max", "reduce_min"):
         return True  # the shapes are equal
     return len(node.inputs) == 1 if node.op == "concat" else None
 

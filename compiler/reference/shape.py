@@ -1,6 +1,7 @@
 """Operators that move elements, and convert them if the output's quantization differs."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -75,41 +76,65 @@ def _resize_nearest(call: NodeInvocation) -> Array:
 
 
 def _resize_bilinear(call: NodeInvocation) -> Array:
-    """Resize by bilinear interpolation of the four nearest pixels, as LiteRT's kernels do.
+    """Resize by bilinear interpolation of the four nearest pixels, as LiteRT's kernels do."""
+    x, how = call.values[0], interpolation(call)
+    if call.tensors[0].quantization is None:
+        return _interpolated(x.astype(np.float64), how.rows, how.columns, 1.0)
+    if isinstance(how.one, np.floating):
+        sums = _interpolated(x.astype(np.float32), how.rows, how.columns, how.one)
+        return np.floor(sums + np.float32(0.5)).astype(np.int64)
+    sums, one = _interpolated(x.astype(np.int64), how.rows, how.columns, how.one), how.one**2
+    up = (sums + one // 2) // one
+    return up if how.ties_up else np.where(sums > 0, up, -((-sums + one // 2) // one))
+
+
+#: For each output row or column: index of the pixel before, of the pixel after, and the fraction between them.
+Lines = tuple[Array, Array, Array]
+
+
+@dataclass(frozen=True)
+class Interpolation:
+    """Positions and rounding of a bilinear resizing.
+
+    Parameters
+    ----------
+    rows, columns : (array, array, array)
+        For each output row, and each output column: index of the pixel before, of the pixel after, and the fraction
+        between them.
+    one : int or float32
+        Unit of the fractions: the integer that stands for 1, or 1.0 for float32 fractions.
+    ties_up : bool
+        True if ties are rounded up, False if they are rounded away from zero.
+    """
+
+    rows: Lines
+    columns: Lines
+    one: int | np.floating
+    ties_up: bool
+
+
+def interpolation(call: NodeInvocation) -> Interpolation:
+    """Return how LiteRT's kernels compute a bilinear resizing; `call` needs no values.
 
     The reference kernels have positions of 10 fractional bits for int8 and int16, and float32 positions otherwise;
     XNNPACK has weights of 11 bits for bytes.
     """
-    x, output = call.values[0], call.output
-    if call.tensors[0].quantization is None:
-        (rows, columns), single = _lines(call), x.astype(np.float64)
-        return _interpolated(single, rows, columns, 1.0)
-    stored = x.astype(np.int64)
-    if call.delegated and not (call["corners"] and call["centers"]):
-        rows, columns = _lines(call, clamped=True)
-        rows, columns = (
-            (low, high, np.rint(part * np.float32(2048)).astype(np.int64))
-            for low, high, part in (rows, columns)
-        )
-        sums = _interpolated(stored, rows, columns, 2048)
-        return (sums + (1 << 21)) >> 22
-    if output.dtype == "uint8":
-        rows, columns = _lines(call)
-        return np.floor(
-            _interpolated(x.astype(np.float32), rows, columns, np.float32(1)) + np.float32(0.5)
-        ).astype(np.int64)
-    sums = _interpolated(stored, *_integer_lines(call), 1024)
-    return np.where(sums > 0, (sums + (1 << 19)) >> 20, -((-sums + (1 << 19)) >> 20))
+    if call.tensors[0].quantization is not None:
+        if call.delegated and not (call["corners"] and call["centers"]):
+            rows, columns = (
+                (low, high, np.rint(part * np.float32(2048)).astype(np.int64))
+                for low, high, part in _lines(call, clamped=True)
+            )
+            return Interpolation(rows, columns, 2048, ties_up=True)
+        if call.output.dtype != "uint8":
+            return Interpolation(*_integer_lines(call), 1024, ties_up=False)
+    return Interpolation(*_lines(call), np.float32(1), ties_up=True)
 
 
-#: For each output row or column: index of the pixel before, of the pixel after, and the fraction between them.
-_Lines = tuple[Array, Array, Array]
-
-
-def _lines(call: NodeInvocation, *, clamped: bool = False) -> tuple[_Lines, _Lines]:
+def _lines(call: NodeInvocation, *, clamped: bool = False) -> tuple[Lines, Lines]:
     """Return float32 positions of the rows and columns; `clamped` limits them to the image, as XNNPACK does."""
     found, corners, half = [], call["corners"], np.float32(0.5)
-    for size, given in zip(call["size"], call.values[0].shape[1:3], strict=True):
+    for size, given in zip(call["size"], call.tensors[0].shape[1:3], strict=True):
         less = int(corners and size > 1)
         scale = np.float32(given - less) / np.float32(size - less)
         places = np.arange(size, dtype=np.float32)
@@ -124,10 +149,10 @@ def _lines(call: NodeInvocation, *, clamped: bool = False) -> tuple[_Lines, _Lin
     return found[0], found[1]
 
 
-def _integer_lines(call: NodeInvocation) -> tuple[_Lines, _Lines]:
+def _integer_lines(call: NodeInvocation) -> tuple[Lines, Lines]:
     """Return the positions of LiteRT's integer kernel, in units of 1/1024 of a pixel."""
     found, one = [], 1024
-    for size, given in zip(call["size"], call.values[0].shape[1:3], strict=True):
+    for size, given in zip(call["size"], call.tensors[0].shape[1:3], strict=True):
         scale = (one * given + size // 2) // size
         if call["corners"] and size > 1:
             scale = (one * (given - 1) + (size - 1) // 2) // (size - 1)
@@ -139,7 +164,7 @@ def _integer_lines(call: NodeInvocation) -> tuple[_Lines, _Lines]:
     return found[0], found[1]
 
 
-def _interpolated(x: Array, rows: _Lines, columns: _Lines, one: float | np.float32) -> Array:
+def _interpolated(x: Array, rows: Lines, columns: Lines, one: float | np.float32) -> Array:
     """Return the sums of four pixels, weighted by products of fractions in units of `one`."""
     (top, bottom, down), (left, right, along) = rows, columns
     down, along = down[:, None, None], along[:, None]

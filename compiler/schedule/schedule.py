@@ -140,8 +140,8 @@ class LayerSchedule:
         True to count the layer's cycles with a separate tag, False to count them with the previous layer's tag. After a
         tag change, a unit may stall for about a hundred cycles until the previous counters are saved.
     strip_width : int
-        Output columns of a strip of a convolution, a depthwise convolution or a pool (packed pixels count as one). An
-        image with more columns is split into strips, which are loaded, computed and stored separately.
+        Output columns of a strip of a convolution, a depthwise convolution, a pool (packed pixels count as one) or a
+        resizing. An image with more columns is split into strips, which are loaded, computed and stored separately.
     stream_row_blocks : int
         For a matrix product whose result is read only by a softmax, or a softmax that is read only by a matrix product:
         number of blocks of `rows` rows of the result, as many as a tile of the product has, that the scratchpad holds

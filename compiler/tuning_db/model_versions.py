@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, func, select
 
 from compiler.cost.learned.features import NAMES, FeatureRow
 from compiler.cost.learned.model import CycleModel, find_model
@@ -25,6 +25,8 @@ from compiler.util.checks import Fields, parsed
 #: Maximum number of versions per hardware profile; maximum number of samples of a version.
 MAX_VERSIONS, MAX_SAMPLES = 8, 2000
 _MAX_UNPACKED_BYTES = 1 << 25
+#: Trainings of one call, if other processes store versions in the meantime.
+_ATTEMPTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,24 +107,31 @@ def retrain(
 ) -> ModelVersion | None:
     """Retrain the current model on new samples and those of the last version; store the model if it is better.
 
-    Returns the stored version, or None if there are too few samples or if the model is not better on held-out samples.
+    If another process stores a version in the meantime, the model is retrained once more, from that version: neither
+    process's samples are lost.
+
+    Returns the stored version, or None if there are too few samples, if the model is not better on held-out samples,
+    or if other processes stored versions both times.
     """
-    known = versions(rows, conditions.key)
-    kept = [*(known[-1].samples if known else ()), *samples][-MAX_SAMPLES:]
-    found = retrained(current(known, conditions), kept, find_model(conditions), seed)
-    if found is None:
-        return None
-    version = ModelVersion(
-        profile=conditions.key,
-        machine=conditions.text,
-        when=time.time(),
-        before=found.before,
-        after=found.after,
-        model=found.model,
-        samples=tuple(found.samples),
-    )
-    add(rows, version)
-    return version
+    for _ in range(_ATTEMPTS):
+        last = rows.work(lambda connection: _last_row(connection, conditions.key)) if rows.has(MODELS) else 0
+        known = versions(rows, conditions.key)
+        kept = [*(known[-1].samples if known else ()), *samples][-MAX_SAMPLES:]
+        found = retrained(current(known, conditions), kept, find_model(conditions), seed)
+        if found is None:
+            return None
+        version = ModelVersion(
+            profile=conditions.key,
+            machine=conditions.text,
+            when=time.time(),
+            before=found.before,
+            after=found.after,
+            model=found.model,
+            samples=tuple(found.samples),
+        )
+        if add(rows, version, after=last):
+            return version
+    return None
 
 
 def roll_back(rows: SealedRows, version: ModelVersion) -> None:
@@ -139,16 +148,36 @@ def reset(rows: SealedRows) -> int:
     return len(changed)
 
 
-def add(rows: SealedRows, version: ModelVersion) -> None:
-    """Store a version as the last one of its profile, and remove the oldest ones above the limit."""
+def add(rows: SealedRows, version: ModelVersion, after: int | None = None) -> bool:
+    """Store a version as the last one of its profile, and remove the oldest ones above the limit.
+
+    Parameters
+    ----------
+    after : int, optional
+        Number of the row that must be the last one of the profile (0: none), so that no version is replaced that the
+        caller has not seen.
+
+    Returns
+    -------
+    bool
+        False if the profile has a later row than `after`; nothing is stored then.
+    """
     data = as_bytes(_values(version), _from_values)
 
-    def work(connection: Connection) -> None:
+    def work(connection: Connection) -> bool:
+        if after is not None and _last_row(connection, version.profile) != after:
+            return False
         rows.add(connection, MODELS, data, {"profile": version.profile})
         query = MODELS.select().where(MODELS.c.profile == version.profile).order_by(MODELS.c.id.desc())
         remove(connection, MODELS, [row.id for row in connection.execute(query)][MAX_VERSIONS:])
+        return True
 
-    rows.write(work)
+    return rows.write(work)
+
+
+def _last_row(connection: Connection, profile: str) -> int:
+    """Return the number of the last row of a hardware profile, 0 if there is none."""
+    return connection.execute(select(func.max(MODELS.c.id)).where(MODELS.c.profile == profile)).scalar() or 0
 
 
 def _values(version: ModelVersion) -> json_codec.Values:

@@ -1,4 +1,4 @@
-"""Random graphs of single operators: matrix products, reductions, norms, transposed convolutions, softmax."""
+"""Random graphs of single operators: matrix products, reductions, norms, transposed convolutions, softmax, resizing."""
 
 import math
 
@@ -254,6 +254,23 @@ def sloped(chance: RandomDraft) -> Tensor:
     return chance.last(chance.node("prelu", [x, slopes], shape, scale=scale, dtype=chance.dtype()))
 
 
+def bilinear(chance: RandomDraft) -> Tensor:
+    """Add a bilinear resizing: of int8 to any size, of uint8 by powers of two."""
+    rng, dtype = chance.rng, chance.dtype()
+    shape = (chance.size(2), chance.size(12), chance.size(12), chance.size(40))
+    corners, centers = ((True, False), (False, True), (False, False))[rng.integers(3)]
+    size = []
+    for total in shape[1:3]:
+        factor = int(rng.choice((1, 2, 4, 8)))
+        larger = (total - 1) * factor + 1 if corners else total * factor
+        others = (larger, max(total // 2, 1), chance.size(20)) if dtype == "int8" else (larger,)
+        size.append(int(rng.choice(others)))
+    x = chance.given(shape, dtype)
+    how = {"size": tuple(size), "corners": corners, "centers": centers}
+    made = (shape[0], *size, shape[3])
+    return chance.last(chance.node("resize_bilinear", [x], made, like=x, dtype=dtype, **how))
+
+
 #: Function that adds a layer, and largest permitted difference of the result, for each kind of layer.
 KINDS = {
     "product": (product, 0),
@@ -265,4 +282,5 @@ KINDS = {
     "softmax": (softmax, 1),
     "cumulated": (cumulated, 0),
     "sloped": (sloped, 0),
+    "bilinear": (bilinear, 0),
 }

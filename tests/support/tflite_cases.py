@@ -309,6 +309,19 @@ def resize(d: Draft) -> None:
     d.op("RESIZE_NEAREST_NEIGHBOR", [x, d.held(size)], (shape[0], *size, shape[3]), settings, like=x)
 
 
+def bilinear(d: Draft) -> None:
+    """Add a bilinear resizing, of each dimension by a power of two, by an integer, or to any size."""
+    (n, h, w, channels), mode = shape_of(d, 4, 9), int(d.rng.integers(3))
+    sizes = []
+    for total in (h, w):
+        factor, divisor, other = (int(d.rng.integers(low, high)) for low, high in ((0, 4), (1, 4), (1, 20)))
+        larger = ((total - 1) << factor) + 1 if mode == 1 else total << factor
+        sizes.append((larger, max(total // divisor, 1), other)[d.rng.integers(3)])
+    given = options("ResizeBilinear", alignCorners=mode == 1, halfPixelCenters=mode == 2)
+    x = d.input((n, h, w, channels))
+    d.op("RESIZE_BILINEAR", [x, d.held(sizes)], (n, *sizes, channels), given, like=x)
+
+
 def transpose_conv(d: Draft) -> None:
     """Add a transposed convolution without gaps, since XNNPACK rounds pixels that no input reaches differently."""
     _, h, w, channels = shape_of(d, 4, 6)

@@ -239,14 +239,6 @@ def scaled(kind: str) -> Case:
     return case
 
 
-def bilinear(d: Draft) -> None:
-    shape, mode = shape_of(d, 4, 9), int(d.rng.integers(3))
-    size = [int(v) for v in d.rng.integers(1, 20, 2)]
-    given = options("ResizeBilinear", alignCorners=mode == 1, halfPixelCenters=mode == 2)
-    x = d.input(shape)
-    d.op("RESIZE_BILINEAR", [x, d.held(size)], (shape[0], *size, shape[3]), given, like=x)
-
-
 def shape_query(kind: str) -> Case:
     """Return a case of SHAPE, RANK or ZEROS_LIKE, whose result is added to a second input."""
 
@@ -686,7 +678,7 @@ KINDS: dict[str, tuple[Case, ...]] = {
     "LOG_SOFTMAX": (scaled("LOG_SOFTMAX"),),
     "L2_NORMALIZATION": (scaled("L2_NORMALIZATION"),),
     "SOFTMAX": (softmax,),
-    "RESIZE_BILINEAR": (bilinear,),
+    "RESIZE_BILINEAR": (cases.bilinear,),
     "RESIZE_NEAREST_NEIGHBOR": (cases.resize,),
     **{kind: (shape_query(kind),) for kind in ("SHAPE", "RANK", "ZEROS_LIKE")},
     "FILL": (filled,),

@@ -75,6 +75,28 @@ def test_better_model_becomes_current(database: TuningDatabase, version: ModelVe
     assert database.cost_model(other) is find_model(other)
 
 
+def test_version_of_another_process_is_not_replaced(
+    tmp_path: Path, version: ModelVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[int] = []
+
+    def retrained_meanwhile(model, kept, standard, seed):
+        known.append(len(kept))
+        if len(known) == 1:
+            model_versions.add(other._rows, version)
+        return retrained(model, kept, standard, seed)
+
+    with (
+        TuningDatabase(tmp_path / "own.db", secret=SECRET) as database,
+        TuningDatabase(tmp_path / "own.db", secret=SECRET) as other,
+    ):
+        monkeypatch.setattr(model_versions, "retrained", retrained_meanwhile)
+        found = database.retrain(N4, samples(1.1, seed=5))
+        assert known == [160, 320]  # the second time with the samples of the other process
+        assert len(database.model_versions()) == (1 if found is None else 2)
+        assert database.model_versions()[0].samples == version.samples
+
+
 def test_few_samples_are_not_enough(database: TuningDatabase) -> None:
     assert database.retrain(N4, samples(1.4, 60)) is None and database.model_versions() == []
 

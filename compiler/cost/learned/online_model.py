@@ -27,11 +27,12 @@ from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv_transpose import ConvTransposeLayer
 from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.matmul import MatmulLayer
+from compiler.layers.resize import ResizeLayer
 from compiler.lowering.lower import LoweredNetwork
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule
 
-_MATRIX = (ConvLayer, DepthwiseLayer, ConvTransposeLayer, MatmulLayer)
+_MATRIX = (ConvLayer, DepthwiseLayer, ConvTransposeLayer, MatmulLayer, ResizeLayer)
 
 
 def attribution_groups(layers: Sequence[Layer]) -> list[tuple[str, ...]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from compiler.ir.identity import items, restored, stored
+from compiler.ir.identity import identity_of, restored, stored
 from compiler.schedule.schedule import LayerSchedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 from compiler.tuning.edits.edit import Edit, Move, Split
@@ -233,8 +233,12 @@ def non_default(schedule: LayerSchedule) -> dict[str, Any]:
 
 def changed_fields(schedule: LayerSchedule, base: LayerSchedule) -> dict[str, Any]:
     """Return the fields that differ from `base`, by stable name."""
-    now = dict(items(base))
-    return {name: value for name, value in items(schedule) if value != now[name]}
+    _, names, _ = identity_of(LayerSchedule)
+    return {
+        name: value
+        for field, name in names.items()
+        if (value := getattr(schedule, field)) != getattr(base, field)
+    }
 
 
 FORMAT = "mla-llm-corpus"

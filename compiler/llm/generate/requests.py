@@ -11,6 +11,7 @@ from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.matmul import MatmulLayer
 from compiler.layers.pool import PoolLayer
 from compiler.layers.reduce import ReduceLayer
+from compiler.layers.resize import ResizeLayer
 from compiler.llm.generate.known_layers import read_known_layers
 from compiler.llm.generate.sampler import EditsGrammar, TokenGrammar
 from compiler.llm.tokens.layer_prompt import BEST, Ask, Programs, PromptSubject, pair_tokens, subjects_of
@@ -50,6 +51,7 @@ _FIELDS_OF = {
     MatmulLayer: ("order", "w_buffers", "acc_buffers"),
     PoolLayer: ("strip_width",),
     ReduceLayer: ("acc_buffers",),
+    ResizeLayer: ("acc_buffers", "rows_per_load", "strip_width"),
     ConvTransposeLayer: (
         "order",
         "w_buffers",

@@ -13,7 +13,7 @@ from compiler.initial_schedule.initial import initial_schedule
 from compiler.ir.graph import Graph
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
-from compiler.layers.lookup_table import is_unary
+from compiler.layers.lowering_context import is_unary
 from compiler.layers.pool import PoolLayer
 from compiler.lowering.fusion_groups import ANCHORS
 from compiler.lowering.lower import LoweredNetwork

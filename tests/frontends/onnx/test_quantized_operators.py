@@ -58,6 +58,27 @@ def test_max_pool_with_dilations(tmp_path: Path, seed: int, padded: bool) -> Non
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("mode", ["half_pixel", "asymmetric", "align_corners"])
+def test_linear_resize(tmp_path: Path, seed: int, mode: str) -> None:
+    rng, build = np.random.default_rng(seed), Qdq("uint8" if seed % 2 else "int8")
+    shape, factor = image(rng), int(rng.choice([2, 4]))
+    size = [factor * n for n in shape[2:]]
+    if mode == "align_corners":
+        shape = (*shape[:2], *(n + 1 for n in shape[2:]))
+        size = [n + 1 for n in size]
+    build.held |= {"empty": np.array([], np.float32), "size": np.array([*shape[:2], *size])}
+    made = build.add(
+        "Resize",
+        f"{build.real('a')} empty empty size",
+        "p",
+        mode="linear",
+        coordinate_transformation_mode=mode,
+    )
+    build.quantized(made, 0.05, 3)
+    same(tmp_path, build, shape, within=1)  # ties are rounded differently
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("mode", ["reflect", "edge", "wrap", "constant"])
 def test_pad(tmp_path: Path, seed: int, mode: str) -> None:
     rng, build = np.random.default_rng(seed), Qdq()

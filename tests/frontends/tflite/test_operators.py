@@ -49,6 +49,7 @@ CASES: dict[str, tuple[Case, tuple[str, ...]]] = {
     "unpack": (cases.unpack, BYTES),
     "gather": (cases.gather, BYTES),
     "resize": (cases.resize, BYTES),
+    "resize_bilinear": (cases.bilinear, BYTES),
     "transpose_conv": (cases.transpose_conv, BYTES),
     "convolution": (cases.convolution, BYTES),
     "dense": (cases.dense, BYTES),
@@ -85,10 +86,10 @@ SELECTING: dict[str, tuple[Case, tuple[str, ...]]] = {
 
 #: Omitted cases: LiteRT's reference sum reads signed values as unsigned.
 LEFT_OUT = {("sum", "int8", "reference")}
-#: Operators with sums at or near a tie, which run on the host, and the reason for each.
+#: Operators that run on the host for some sums (at or near a tie) or sizes, and the reason for each.
 HOSTED = {
     (op, "xnnpack"): {"no multiplier reproduces the float32 rounding of some sums"} for op in ("sum", "mean")
-}
+} | {("resize_bilinear", "reference"): {"some float32 fractions are not multiples of 1/256"}}
 COMBINATIONS = [
     (name, dtype, rounding)
     for name, (_, types) in CASES.items()
@@ -167,6 +168,8 @@ def test_comparisons_of_all_pairs(kind: str, scales: tuple[float, float], tmp_pa
 WRONG_IN_LITERT = {("prelu", "reference"), ("prelu", "xnnpack"), ("sum", "reference")}
 #: int16 cases for which LiteRT has no kernel, but the accelerator has.
 MORE_THAN_LITERT = ("relu_n1_to_1", "depth_to_space")
+#: Cases that neither LiteRT nor the compiler supports, and the compiler's message.
+UNSUPPORTED = {("resize_bilinear", "int32"): "is supported for float32 and quantized tensors only"}
 #: Operators whose tables the C library computes; their rounding depends on the library's version.
 BY_LIBRARY = ("gelu", "exp", "log")
 
@@ -185,6 +188,10 @@ def test_wider_integers(name: str, dtype: str, rounding: str, tmp_path: Path) ->
         litert(draft.file(), inputs, rounding)
     except (RuntimeError, ValueError):
         (tmp_path / "model.tflite").write_bytes(draft.file())
+        if message := UNSUPPORTED.get((name, dtype)):
+            with pytest.raises(InputError, match=message):
+                compile(tmp_path / "model.tflite", "n8", rounding=rounding)
+            return
         network = compile(tmp_path / "model.tflite", "n8", rounding=rounding)
         assert all(node.reason for node in network.host)
         assert network.host or name in MORE_THAN_LITERT

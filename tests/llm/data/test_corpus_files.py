@@ -2,12 +2,13 @@
 
 import json
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from compiler.ir.identity import restored, stored
 from compiler.llm.data.collect import FIRST_TRANSFORMER, corpus_indices
 from compiler.llm.data.examples import examples
 from compiler.llm.data.held_out import HELD_OUT, MACHINES, TRAINING, is_held_out, key_of
@@ -17,6 +18,7 @@ from compiler.llm.data.trajectories import (
     EditVariant,
     Trajectory,
     TrajectoryStep,
+    changed_fields,
     pack,
     read,
 )
@@ -24,6 +26,7 @@ from compiler.llm.tokens.layer_prompt import BEST, WANTED, want_of
 from compiler.llm.tokens.schedule_delta import decode_schedule_delta
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.pipeline import ModelCompiler
+from compiler.schedule.schedule import LayerSchedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp, transformers
 from compiler.tuning.edits.edit import Move, Split
 from hw.errors import InputError
@@ -199,3 +202,17 @@ def test_layers_of_published_transformers_are_held_out() -> None:
 def test_training_and_held_out_machines_are_disjoint() -> None:
     assert not set(HELD_OUT) & set(TRAINING)
     assert not set(HELD_OUT.values()) & {machine for machine, _ in TRAINING.values()}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(LayerSchedule)])
+def test_changes_of_every_field_are_stored(name):
+    default = LayerSchedule()
+    value = getattr(default, name)
+    if isinstance(value, str):  # `order`, the only one
+        other = replace(default, **{name: "channels"})
+    else:
+        other = replace(default, **{name: not value if isinstance(value, bool) else value + 1})
+    for base, schedule in ((default, other), (other, default)):
+        changes = changed_fields(schedule, base)
+        assert len(changes) == 1
+        assert restored(LayerSchedule, stored(base) | changes) == schedule

@@ -335,11 +335,19 @@ _MAX_MATRIX = 1 << 22
 
 
 def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
-    """Convert linear or cubic interpolation of a float model to a product with a constant matrix for each axis."""
+    """Convert linear or cubic interpolation to a product with a constant matrix for each axis.
+
+    Linear interpolation of images by simple factors is a `resize_bilinear`; only this is possible for quantized values.
+    """
     x, *given = inputs
     why = f"resizing by {node.text('mode', '')}"
-    if not isinstance(x, DynamicValue) or x.real or x.tensor.dtype != "float32" or not 2 <= x.rank <= 5:
+    if not isinstance(x, DynamicValue) or not 2 <= x.rank <= 5:
         raise UnsupportedNodeError(why)
+    quantized = x.quantized and x.tensor.dtype in ("int8", "uint8") and emitter.arithmetic(node, x) == x.kind
+    if not quantized and (x.real or x.tensor.dtype != "float32"):
+        raise UnsupportedNodeError(
+            f"{why} of values that are not float32, or 8-bit integers with the quantization of the result"
+        )
     arrays = [None if value is None else known(value, "a size or scale").numbers() for value in given]
     spec = OnnxNodeSpec(node.op, node.opset, node.attributes)
     matrices = interpolation(spec, [np.broadcast_to(np.float32(0), x.shape), *arrays], _MAX_MATRIX)
@@ -348,9 +356,18 @@ def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
     sizes = {axis: sum(len(part.matrix) for part in parts) for axis, parts in matrices.items()}
     check_size(tuple(sizes.get(i, n) for i, n in enumerate(x.shape)))
     if x.rank == 4 and sizes.keys() <= {2, 3} and all(len(parts) == 1 for parts in matrices.values()):
-        return [
-            _interpolated_image(emitter, node, x, {axis: part.matrix for axis, (part,) in matrices.items()})
-        ]
+        of_axes = {axis: part.matrix for axis, (part,) in matrices.items()}
+        how = _bilinear(x.shape[2:], of_axes)
+        if how is not None:
+            x = emitter.in_order(x, channels_last(4))
+            shape = (*x.shape[:2], *how["size"])
+            return [emitter.emit(node, "resize_bilinear", [x.tensor], shape, x.order, x.kind, **how)]
+        if not quantized:
+            return [_interpolated_image(emitter, node, x, of_axes)]
+    if quantized:
+        raise UnsupportedNodeError(
+            f"{why} of quantized values, except linearly and by factors whose weights are multiples of 1/{_FRACTIONS}"
+        )
     body = BodyBuilder(node, [x])
     made = body.given(0)
     for axis, parts in sorted(matrices.items(), reverse=True):
@@ -364,6 +381,42 @@ def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
         rows = products[0] if len(products) == 1 else body.add("Concat", *products, axis=-1)
         made = body.add("Transpose", rows, perm=[perm.index(i) for i in plain(x.rank)])
     return body.converted(emitter, made)
+
+
+#: Number of which all weights of a bilinear resizing on the accelerator are multiples of the reciprocal.
+_FRACTIONS = 32
+
+
+def _bilinear(image: tuple[int, ...], matrices: dict[int, np.ndarray]) -> dict[str, Any] | None:
+    """Return the attributes of a `resize_bilinear` with the same matrices; None if there is none, or with many weights.
+
+    Parameters
+    ----------
+    image : (int, int)
+        Height and width of the image.
+    matrices : dict of int to (outputs, inputs) array
+        Matrix of each axis (2 or 3) that is resized.
+    """
+    wanted = [matrices.get(axis, np.eye(total)) for axis, total in zip((2, 3), image, strict=True)]
+    size = len(wanted[0]), len(wanted[1])
+    if any((each * _FRACTIONS % 1).any() for each in wanted):
+        return None
+    for corners, centers in ((False, True), (True, False), (False, False)):
+        pairs = [(made - corners, total - corners) for made, total in zip(size, image, strict=True)]
+        even = all(made > 0 < total and max(made, total) % min(made, total) == 0 for made, total in pairs)
+        if even and all(
+            np.array_equal(_line(made, total, corners=corners, centers=centers), each)
+            for made, total, each in zip(size, image, wanted, strict=True)
+        ):
+            return {"size": size, "corners": corners, "centers": centers}
+    return None
+
+
+def _line(made: int, total: int, *, corners: bool, centers: bool) -> np.ndarray:
+    """Return the matrix (made, total) by which `resize_bilinear` multiplies rows or columns."""
+    half, ratio = 0.5 * centers, (total - corners) / (made - corners)
+    places = np.clip((np.arange(made) + half) * ratio - half, 0, total - 1)
+    return np.maximum(1 - np.abs(places[:, None] - np.arange(total)), 0)
 
 
 def _interpolated_image(

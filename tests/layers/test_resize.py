@@ -1,0 +1,171 @@
+"""Bilinear resizing equals the reference for all machines and layouts, and runs close to the rate of the bus."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.api import compile
+from compiler.frontends.builder import GraphBuilder
+from compiler.ir.graph import Graph
+from compiler.ir.tensor import Quantization, Tensor
+from compiler.reference import evaluate
+from compiler.reference.node_invocation import Kernels
+from compiler.runtime.session import Session, dram_bytes
+from cosim.device import Device
+from cosim.golden import GoldenDevice
+from cosim.rtl.rtl_device import RtlDevice
+from hw.errors import InputError
+from hw.isa.enums import Unit
+from tests.layers.test_moves import commands_of
+
+Q = Quantization.per_tensor(0.1)
+HALF, PLAIN, CORNERS = {"centers": True}, {}, {"corners": True}
+Shape = tuple[int, ...]
+
+
+def resized(build: GraphBuilder, x: Tensor, size: tuple[int, int], **how: bool) -> Tensor:
+    """Add a resizing of an image."""
+    given = {"corners": False, "centers": False} | how
+    y = Tensor("y", (x.shape[0], *size, x.shape[3]), x.dtype, x.quantization)
+    return build.node("y", "resize_bilinear", [x], y, size=size, **given)
+
+
+def graph_of(shape: Shape, size: tuple[int, int], how: dict[str, bool], dtype: str = "int8") -> Graph:
+    """Return a graph with one resizing; `how` are the attributes that are True."""
+    build = GraphBuilder("resize")
+    resized(build, build.graph.add_input(Tensor("x", shape, dtype, Q)), size, **how)
+    return build.graph.finish(["y"])
+
+
+def run(device: Device, network: Any, graph: Graph, rng: np.random.Generator) -> int:
+    """Compare a network with the reference for random and extreme values; return its cycles."""
+    tensor = graph.tensors["x"]
+    limits = np.iinfo(tensor.dtype)
+    x = rng.integers(limits.min, limits.max + 1, tensor.shape).astype(tensor.dtype)
+    x = np.where(rng.random(tensor.shape) < 0.2, rng.choice((limits.min, limits.max), tensor.shape), x)
+    x = x.astype(tensor.dtype)
+    wanted = evaluate(graph, {"x": x}, rounding=network.rounding)
+    outputs, cycles = Session(device, network).measure({"x": x})
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(outputs[name], array)
+    return cycles
+
+
+def check(graph: Graph, target: str, rounding: Kernels, rng: np.random.Generator) -> None:
+    """Compare a graph, all of which runs on the accelerator, with the reference."""
+    network = compile(graph, target, strict=True, rounding=rounding)
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        run(device, network, graph, rng)
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize(
+    ("shape", "size", "how"),
+    [
+        ((1, 9, 7, 20), (18, 14), HALF),
+        ((2, 5, 6, 3), (20, 24), HALF),
+        ((1, 4, 5, 17), (32, 40), HALF),
+        ((1, 3, 3, 2), (48, 48), HALF),
+        ((1, 6, 7, 33), (12, 28), PLAIN),
+        ((1, 17, 9, 21), (33, 17), CORNERS),
+        ((1, 5, 5, 4), (33, 65), CORNERS),
+        ((1, 12, 18, 8), (6, 9), HALF),
+        ((1, 12, 16, 5), (3, 4), HALF),
+        ((1, 9, 15, 40), (3, 5), HALF),
+        ((1, 8, 80, 1), (4, 5), PLAIN),
+    ],
+)
+def test_powers_of_two_and_integer_factors(
+    shape: Shape,
+    size: tuple[int, int],
+    how: dict[str, bool],
+    dtype: str,
+    rounding: Kernels,
+    rng: np.random.Generator,
+) -> None:
+    check(graph_of(shape, size, how, dtype), str(rng.choice(("n4", "n8", "n16"))), rounding, rng)
+
+
+def test_weights_of_three_bytes(rng: np.random.Generator) -> None:
+    """XNNPACK's weights are products of two fractions of 11 bits."""
+    check(graph_of((1, 7, 6, 19), (21, 18), HALF), "n16", "xnnpack", rng)
+
+
+@pytest.mark.parametrize("channels", [3, 8, 24])
+def test_part_of_a_concatenation(channels: int, rng: np.random.Generator) -> None:
+    """The result has gaps between its pixels, so that columns of few channels are computed separately."""
+    build = GraphBuilder("parts")
+    x = build.graph.add_input(Tensor("x", (1, 6, 8, channels), "int8", Q))
+    y, made = resized(build, x, (12, 16), centers=True), (1, 12, 16, channels)
+    copy = build.node("copy", "reduce_max", [y], Tensor("copy", made, "int8", Q), axes=(), keep=True)
+    joined = Tensor("joined", (*made[:3], 2 * channels), "int8", Q)
+    build.node("joined", "concat", [copy, y], joined, axis=3)
+    check(build.graph.finish(["joined"]), "n16", "reference", rng)
+
+
+def test_part_of_the_channels(rng: np.random.Generator) -> None:
+    build = GraphBuilder("parts")
+    x = build.graph.add_input(Tensor("x", (1, 6, 8, 16), "int8", Q))
+    copy = build.node("copy", "reduce_max", [x], Tensor("copy", x.shape, "int8", Q), axes=(), keep=True)
+    how = {"starts": (0, 0, 0, 8), "sizes": (1, 6, 8, 8), "steps": (1, 1, 1, 1)}
+    part = build.node("part", "slice", [copy], Tensor("part", (1, 6, 8, 8), "int8", Q), **how)
+    resized(build, part, (12, 16), centers=True)
+    check(build.graph.finish(["y"]), "n16", "reference", rng)
+
+
+def test_columns_of_few_channels_are_computed_together() -> None:
+    lanes = [
+        command.fields["lanes_tail"]
+        for command in commands_of(graph_of((1, 16, 16, 8), (32, 32), HALF), "n16")
+        if command.unit == Unit.FUSE
+    ]
+    assert sum(each == 8 for each in lanes) < len(lanes) / 2
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "message"),
+    [
+        ("int8", (130, 141), r"differ in 15,104 ways between pixels, more than 400"),
+        ("uint8", (27, 18), r"some float32 fractions are not multiples of 1/256"),
+        ("int16", (18, 18), r"int16"),
+    ],
+)
+def test_reasons_for_the_host(dtype: str, size: tuple[int, int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        compile(graph_of((1, 9, 9, 4), size, HALF, dtype), "n8", strict=True)
+
+
+#: Shape, size, flags and minimum share of the cycles that the bus needs.
+SHARES = (
+    ((1, 24, 24, 64), (48, 48), HALF, 0.74),
+    ((1, 48, 48, 8), (96, 96), HALF, 0.75),
+    ((1, 12, 12, 128), (48, 48), HALF, 0.75),
+    ((1, 33, 33, 21), (65, 65), CORNERS, 0.6),
+)
+
+
+@pytest.mark.parametrize(("shape", "size", "how", "share"), SHARES)
+def test_cycles(
+    shape: Shape, size: tuple[int, int], how: dict[str, bool], share: float, rng: np.random.Generator
+) -> None:
+    graph = graph_of(shape, size, how)
+    network = compile(graph, "n16", strict=True)
+    with RtlDevice(network.config, dram_bytes(network)) as device:
+        cycles = run(device, network, graph, rng)
+    moved = (graph.tensors["x"].elements + graph.tensors["y"].elements) / network.config.n
+    print(f"{shape} to {size}: {cycles:,} cycles, {moved / cycles:.1%} of the bus")
+    assert cycles * share <= moved
+
+
+@pytest.mark.parametrize("width", [8, 16, 32])
+def test_strips_of_grouped_columns(width: int, rng: np.random.Generator) -> None:
+    """The first group of a strip may read a pixel before those that it depends on."""
+    graph = graph_of((1, 9, 32, 4), (18, 64), PLAIN)
+    first = compile(graph, "n16", strict=True)
+    layers = {name: replace(layer, strip_width=width) for name, layer in first.schedule.layers.items()}
+    network = compile(graph, "n16", schedule=replace(first.schedule, layers=layers))
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        run(device, network, graph, rng)
