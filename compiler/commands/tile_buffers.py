@@ -170,6 +170,19 @@ def pieces(total: int, size: int) -> Iterator[tuple[int, int]]:
         yield start, min(size, total - start)
 
 
+def row_groups(rows: int, together: int) -> list[tuple[int, int, int]]:
+    """Split rows into groups of `together` rows and a smaller last group.
+
+    Returns
+    -------
+    list of (int, int, int)
+        First row, number of groups and rows of each group, for each size of groups.
+    """
+    whole = rows // together
+    runs = [(0, whole, together), (whole * together, 1, rows % together)]
+    return [(first, groups, size) for first, groups, size in runs if groups and size]
+
+
 def image_rows(start: int, rows: int, stride: int, top: int, reach: int, height: int) -> tuple[int, int]:
     """Return the first input row that output rows need, and the number of input rows, which is at least 1.
 

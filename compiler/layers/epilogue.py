@@ -1,7 +1,7 @@
 """Epilogue of a layer that computes sums: requantization parameters, FUSE and STORE commands."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 
 from compiler.commands.commands import (
     BlockedLayout,
@@ -12,7 +12,7 @@ from compiler.commands.commands import (
     TensorLayout,
     TileStep,
 )
-from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, image_lines
+from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, image_lines, row_groups
 from compiler.layers.base import Addend, Drain, Residual
 from compiler.util.scaling import bias_image, bytes_word, param_image
 from compiler.util.tiles import ceil_div
@@ -215,8 +215,13 @@ class Epilogue:
         rows: int,
         block: int,
         blocks: int,
+        together: int = 1,
     ) -> None:
-        """Add to a step the drain of `rows` output rows from `start`, for `blocks` channel blocks from `block`."""
+        """Add to a step the drain of `rows` output rows from `start`, for `blocks` channel blocks from `block`.
+
+        If `together` is not 1, the last block has the channels of as many adjacent rows, row by row, where the sums of
+        the first of these rows would be.
+        """
         lanes = min(blocks * self.lanes, self.channels - block * self.lanes)
         first, width = (self.channel + block * self.lanes) * self.bytes, lanes * self.bytes
         pixels = rows * self.y.w
@@ -240,8 +245,12 @@ class Epilogue:
             "clip_lo": self.drain.clip[0],
             "clip_hi": self.drain.clip[1],
         }
-        fields |= self._residual(step, start, pixels, self.channel + block * self.lanes, lanes)
-        step.fuse += [self.context.command(Unit.FUSE, **each) for each in self._parts(fields, start, rows)]
+        apart = together > 1 or not self.y.even
+        fields |= self._residual(step, start, pixels, self.channel + block * self.lanes, lanes, apart=apart)
+        commands = self._parts(fields, start, rows)
+        if together > 1:
+            commands = self._shared_rows(fields, rows, blocks, lanes - (blocks - 1) * self.lanes, together)
+        step.fuse += [self.context.command(Unit.FUSE, **each) for each in commands]
         if not self.y.on_chip:
             step.stores += [
                 self.context.command(Unit.STORE, **each)
@@ -263,6 +272,45 @@ class Epilogue:
         """Return the fields of the commands that drain `rows` output rows from `start`: all pixels at once."""
         return [fields]
 
+    def _shared_rows(
+        self, fields: dict[str, int | BufferRef], rows: int, blocks: int, channels: int, together: int
+    ) -> Iterator[dict[str, int | BufferRef]]:
+        """Yield the fields of the commands that drain a tile whose last block has `channels` channels of several rows.
+
+        FUSE writes all lanes of a sum up to those of the row that it drains, as it cannot skip lanes. The lanes before
+        them overwrite bytes before the pixel's channels, which later commands, or later points of the same command,
+        write again: rows are drained from the last to the first one, pixels from right to left, and whole blocks, which
+        then precede these channels in each pixel, after the last one.
+        """
+        width, last, walks = self.y.w, blocks - 1, {"d": self.bytes}
+        if self.drain.residual is not None:
+            walks["b" if self._adds_sums else "r"] = self.other_bytes
+        for first, groups, size in row_groups(rows, together):
+            for row in reversed(range(size)):
+                lanes = (row + 1) * channels
+                made = fields | {
+                    "a_base": _moved(fields, "a", n=last).plus(first * width + width - 1),
+                    "a_u": size * width,
+                    "a_v": -1,
+                    "x_count": width,
+                    "y_count": groups,
+                    "u_y": 1,
+                    "v_x": 1,
+                    "n_count": 1,
+                    "lanes": lanes,
+                    "lanes_tail": lanes,
+                }
+                for stream in {"p", "b"} & {name[0] for name in fields if name.endswith("_base")}:
+                    made[f"{stream}_base"] = _moved(fields, stream, n=last)
+                for stream, size_of in walks.items():
+                    start = _moved(fields, stream, n=last, y=first + row, x=width - 1)
+                    made[f"{stream}_base"] = start.plus(-row * channels * size_of)
+                    made[f"{stream}_x"] = -_distance(fields, stream, "x")
+                    made[f"{stream}_y"] = size * _distance(fields, stream, "y")
+                yield made
+        if last:
+            yield fields | {"n_count": last, "lanes_tail": self.lanes}
+
     def _stage(self, step: TileStep) -> int | BufferRef:
         parts = {"d_dst": 1, "d_dtype": self.drain.dtype, "tail_dim": FUSE_DIMS.index("n")}
         if self.drain.residual and not self._adds_sums:
@@ -276,9 +324,12 @@ class Epilogue:
         return {"x_count": self.y.w, "y_count": rows, "a_u": self.y.w, "a_v": 1, "u_y": 1, "v_x": 1}
 
     def _residual(
-        self, step: TileStep, start: int, pixels: int, channel: int, lanes: int
+        self, step: TileStep, start: int, pixels: int, channel: int, lanes: int, *, apart: bool
     ) -> dict[str, int | BufferRef]:
-        """Return the fields that read the second summand; `channel` and `lanes` are the tile's channels."""
+        """Return the fields that read the second summand; `channel` and `lanes` are the tile's channels.
+
+        `apart` is True if rows are a separate dimension.
+        """
         residual = self.drain.residual
         if residual is None:
             return {}
@@ -290,7 +341,7 @@ class Epilogue:
             address = self.other.get((self.number, self.column, start, pixels, first, width), step)
             pixel, row = width, self.y.w * width
         stream = "b" if self._adds_sums else "r"
-        rows = {} if self.y.even else {f"{stream}_y": row}
+        rows = {f"{stream}_y": row} if apart else {}
         walk = {
             f"{stream}_base": address,
             f"{stream}_x": pixel,
@@ -310,3 +361,17 @@ class Epilogue:
         layout = self._summand(residual)
         lines = image_lines(layout, pixels // layout.w, width, "dst", width)
         return [self.context.command(Unit.LOAD, dram=layout.address(start, 0, first), dst=address, **lines)]
+
+
+def _distance(fields: dict[str, int | BufferRef], stream: str, dimension: str) -> int:
+    """Return the distance between two elements of a stream along a dimension."""
+    found = fields.get(f"{stream}_{dimension}", 0)
+    assert isinstance(found, int)
+    return found
+
+
+def _moved(fields: dict[str, int | BufferRef], stream: str, **steps: int) -> BufferRef:
+    """Return the first address of a stream, moved by a number of steps along each dimension."""
+    base = fields[f"{stream}_base"]
+    assert isinstance(base, BufferRef)
+    return base.plus(sum(count * _distance(fields, stream, name) for name, count in steps.items()))

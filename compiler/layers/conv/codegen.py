@@ -14,6 +14,7 @@ from compiler.commands.tile_buffers import (
     TileBuffers,
     column_strips,
     pieces,
+    row_groups,
 )
 from compiler.layers.conv.input_layout import (
     Im2colLayout,
@@ -21,6 +22,8 @@ from compiler.layers.conv.input_layout import (
     layout_of,
     pack_pixels,
     row_phases,
+    share_rows,
+    shared_rows,
     strip_depth,
     strips_of,
 )
@@ -97,24 +100,33 @@ class ConvSteps:
         self.k_size = min(schedule.depth, self.k_blocks)
         if self.grouped or self.layout != Im2colLayout.PIXELS:
             self.k_size = self.k_blocks
+        #: Number of adjacent rows whose channels beyond whole blocks form the last block.
+        self.shared_rows = 1
+        if self.k_size == self.k_blocks and not self.y.streamed:
+            self.shared_rows = shared_rows(layer, self.layout, self.weights.shape[2], n)
         self._allocate_buffers()
 
     def _allocate_buffers(self) -> None:
         layer, schedule, n = self.layer, self.context.schedule, self.config.n
         name = layer.name if layer.groups == 1 or self.grouped else f"{layer.name}.{self.group}"
         part = slice(self.group * self.out_c, (self.group + 1) * self.out_c)
-        self.packed = pack_weights(self.config, np.ascontiguousarray(self.weights[part]), self.block_channels)
-        self.w_dram = self.context.constant(f"{name}.weights", self.packed)
+        drain = layer.drain.part(part)
+        constants, packed = drain.padded(self.block_channels, n), self._packed(self.weights[part])
         taps = self.kernel_h * self.weights.shape[2]
-        self.w_block = taps * self.in_c * n
+        #: Bytes of the weights of a block, and of the last block.
+        self.w_block = self.w_last = taps * self.in_c * n
+        if self.shared_rows > 1:
+            last, constants = share_rows(replace(layer, weights=self.weights), self.shared_rows, n)
+            self.w_last = last[0].size * n
+            packed = np.concatenate([packed[: (self.blocks - 1) * self.w_block], self._packed(last)])
+        self.w_dram = self.context.constant(f"{name}.weights", packed)
         k_pieces = ceil_div(self.k_blocks, self.k_size)
         self.w_part = self.w_block if k_pieces == 1 else taps * self.k_size * n * n
         tiles = ceil_div(self.blocks, self.columns) * k_pieces
-        size = self.columns * self.w_part + self._weight_padding()
+        size = self.columns * self.w_part + self.w_last - self.w_block + self._weight_padding()
         w_buffer = CircularBuffer(BufferMemory.SP, f"{name}.w", size, min(schedule.w_buffers, tiles))
         self.w = TileBuffers(w_buffer, self._load_w)
-        drain = layer.drain.part(part)
-        self.p = parameters(self.context, name, drain.padded(self.block_channels, n), self.columns)
+        self.p = parameters(self.context, name, constants, self.columns)
         tiles = layer.batch * len(self.strips) * ceil_div(self.y.h, self.rows)
         self.acc = BufferRotation(
             BufferMemory.ACC,
@@ -122,7 +134,8 @@ class ConvSteps:
             self.rows * self.width * self.columns,
             min(schedule.acc_buffers, ceil_div(self.blocks, self.columns) * tiles),
         )
-        cut = ConvCut(self.k_blocks, self.k_size, self.rows_per_load, self.k_blocks * n - self.reduction)
+        excess = max(-self._depth(rows) % n for rows in range(1, self.shared_rows + 1))
+        cut = ConvCut(self.k_blocks, self.k_size, self.rows_per_load, excess)
         self.image = ConvImage(
             self.context, layer, name, self.group, self.layout, cut, self.strips, self.columns
         )
@@ -138,15 +151,37 @@ class ConvSteps:
             self.block_channels,
         )
 
+    def _packed(self, weights: NDArray) -> NDArray[np.uint8]:
+        return pack_weights(self.config, np.ascontiguousarray(weights), self.block_channels).reshape(-1)
+
+    def _depth(self, rows: int) -> int:
+        """Return the size of the reduction dimension of a block of outputs of `rows` adjacent rows."""
+        if self.layout in (Im2colLayout.PIXELS, Im2colLayout.ROWS):
+            return self.reduction
+        height = self.kernel_h + (rows - 1) * self.layer.strides[0]
+        return strip_depth(self.layer, self.weights.shape[2], height)
+
+    def _together(self, part: TilePart) -> int:
+        """Return the number of adjacent rows whose channels the last block of a part of a tile has.
+
+        Draining these channels to a tensor in the scratchpad overwrites channels of whole blocks, which must therefore
+        be drained afterwards.
+        """
+        if part.block + part.blocks < self.blocks or (part.blocks == 1 and self.y.on_chip):
+            return 1
+        return self.shared_rows
+
     def _weight_padding(self) -> int:
         """Return the bytes of padding after a tile of weights.
 
         The bounding box of a tile covers whole blocks of rows. Without padding, it would overlap the next tile, and
         MATRIX would wait for that tile as well.
         """
-        if self.k_blocks == 1 or self.k_size < self.k_blocks:
+        n = self.config.n
+        depths = [self._depth(rows) for rows in range(1, self.shared_rows + 1)]
+        if depths[-1] <= n or self.k_size < self.k_blocks:
             return 0
-        return (self.k_blocks * self.config.n - self.reduction) * self.config.n
+        return max(-depth % n for depth in depths) * n
 
     def _load_w(self, key: Hashable, address: BufferRef) -> list[Command]:
         block, k = key  # type: ignore[misc]
@@ -158,7 +193,8 @@ class ConvSteps:
                     Unit.LOAD,
                     dram=BufferRef(self.w_dram, 0, block * self.w_block),
                     dst=address,
-                    len=count * self.w_block,
+                    len=count * self.w_block
+                    + (block + count == self.blocks) * (self.w_last - self.w_block),
                 )
             ]
         taps = self.kernel_h * self.kernel_w
@@ -236,16 +272,18 @@ class ConvSteps:
             work = [(k, *part) for part in parts for k in k_pieces]
         out = []
         for (k, k_count), part, acc in work:
-            pieced = [(part, acc)]
+            pieced, together = [(part, acc)], self._together(part)
             if splits and first and k == 0:
-                pieced = split_first_tile(part, acc, few, strip.count)
+                pieced = split_first_tile(part, acc, few, strip.count, together)
             for piece, sums in pieced:
                 step = TileStep(block=block)
                 step.matrix += self._matrix(step, sums, load_rows, piece, block, k, k_count)
                 out.append(step)
             if k + k_count == self.k_blocks:
                 how = self.p.fields(part.block, out[-1])
-                self.drain.add(out[-1], acc, how, part.start, part.rows, part.block, part.blocks)
+                self.drain.add(
+                    out[-1], acc, how, part.start, part.rows, part.block, part.blocks, self._together(part)
+                )
         return out
 
     def _all_resident(self, k_pieces: int) -> bool:
@@ -263,7 +301,7 @@ class ConvSteps:
         k_count: int,
     ) -> list[Command]:
         """Return the MATRIX commands for one part of a tile; `block` is the first block of the tile's weights."""
-        layer, n = self.layer, self.config.n
+        layer, n, acc_oc = self.layer, self.config.n, part.pitch * self.image.y.w
         last_k = k + k_count == self.k_blocks
         weights = self.w.get((block, k), step).plus((part.block - block) * self.w_part)
         fields: dict[str, int | BufferRef] = {
@@ -288,12 +326,35 @@ class ConvSteps:
             "w_ic": n * n,
             "w_oc": self.w_part,
             "acc_x": 1,
-            "acc_oc": part.pitch * self.image.y.w,
+            "acc_oc": acc_oc,
         }
-        return [
-            self.context.command(Unit.MATRIX, **(fields | {"acc_base": acc.plus(walk.column)} | walk.fields))
-            for walk in self.image.get(step, load_rows, part, block, k)
+        whole, shared, together = part, [], self._together(part)
+        if together > 1:
+            whole, last = replace(part, blocks=part.blocks - 1), part.block + part.blocks - 1
+            shared = [
+                (TilePart(part.start + first, groups * size, last, 1, part.pitch), size)
+                for first, groups, size in row_groups(part.rows, together)
+            ]
+            fields["n_tail"] = 0
+        commands = [
+            fields | {"oc_count": whole.blocks, "acc_base": acc.plus(walk.column)} | walk.fields
+            for walk in (self.image.get(step, load_rows, whole, block, k) if whole.blocks else [])
         ]
+        for rows, size in shared:
+            depth, lanes = self._depth(size), self.out_c % n * size
+            sums = acc.plus((part.blocks - 1) * acc_oc + (rows.start - part.start) * self.image.y.w)
+            one = {
+                "w_base": weights.plus((part.blocks - 1) * self.w_part),
+                "ic_count": ceil_div(depth, n),
+                "k_tail": (depth - 1) % n + 1,
+                "oc_count": 1,
+                "n_tail": lanes,
+            }
+            commands += [
+                fields | one | {"acc_base": sums.plus(walk.column)} | walk.fields
+                for walk in self.image.get(step, load_rows, rows, block, k, size)
+            ]
+        return [self.context.command(Unit.MATRIX, **each) for each in commands]
 
 
 def _ahead(

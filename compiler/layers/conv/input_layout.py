@@ -7,6 +7,7 @@ from itertools import product
 from typing import Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.commands.commands import TensorLayout
 from compiler.layers.base import Drain, Image, Layer
@@ -73,10 +74,91 @@ def strips_of(layer: ConvLayer, layout: Im2colLayout, columns: int, n: int) -> t
     return replace(layer, weights=weights, strides=(layer.strides[0], stride * pixels)), pixels
 
 
-def strip_depth(layer: ConvLayer, width: int) -> int:
-    """Return the size of the reduction dimension if strips have rows of `width` pixels."""
+def strip_depth(layer: ConvLayer, width: int, height: int | None = None) -> int:
+    """Return the size of the reduction dimension if strips have rows of `width` pixels.
+
+    `height` is the number of these rows that an output depends on; None: those of the kernel.
+    """
     _, kernel_h, kernel_w, in_c = layer.weights.shape
-    return ((kernel_h - 1) * width + kernel_w) * in_c
+    return (((height or kernel_h) - 1) * width + kernel_w) * in_c
+
+
+def window_passes(layer: ConvLayer, layout: Im2colLayout, width: int, n: int, rows: int = 1) -> int:
+    """Return the passes of MATRIX over the inputs of a block of outputs of `rows` adjacent rows.
+
+    Parameters
+    ----------
+    width : int
+        Pixels of each row of a strip; without effect for layouts without strips.
+    """
+    _, kernel_h, kernel_w, in_c = layer.weights.shape
+    height = kernel_h + (rows - 1) * layer.strides[0]
+    if layout == Im2colLayout.PIXELS:
+        return height * kernel_w * ceil_div(in_c, n)
+    if layout == Im2colLayout.ROWS:
+        return height * ceil_div(kernel_w * in_c, n)
+    return ceil_div(strip_depth(layer, width, height), n)
+
+
+def shared_rows(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> int:
+    """Return the number of adjacent output rows whose outputs beyond whole blocks of N are computed as one block.
+
+    The block sums over the inputs of all these rows. The number is that with the fewest cycles of the array and of the
+    loads of the weights; 1 if the rows are computed one by one.
+
+    Parameters
+    ----------
+    width : int
+        Pixels of each row of a strip; without effect for layouts without strips.
+    """
+    out_c, kernel_h, kernel_w, in_c = layer.weights.shape
+    rest, y = out_c % n, layer.shapes[layer.y]
+    if layer.groups > 1 or layer.dilations[0] > 1 or out_c < n or not rest:
+        return 1
+    height = y.h // layer.batch
+
+    def cycles(rows: int) -> int:
+        passes = window_passes(layer, layout, width, n, rows) * max(
+            ceil_div(height, rows) * y.w * layer.batch, n
+        )
+        return passes + (kernel_h + (rows - 1) * layer.strides[0]) * kernel_w * in_c
+
+    return min(range(1, max(min(n // rest, height), 1) + 1), key=cycles)
+
+
+def passes_per_pixel(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> float:
+    """Return the passes of MATRIX for all outputs of a pixel, of a layer with one group.
+
+    Parameters
+    ----------
+    width : int
+        Pixels of each row of a strip; without effect for layouts without strips.
+    """
+    blocks, rows = ceil_div(layer.weights.shape[0], n), shared_rows(layer, layout, width, n)
+    last = window_passes(layer, layout, width, n, rows) / rows
+    return (blocks - 1) * window_passes(layer, layout, width, n) + last
+
+
+def share_rows(layer: ConvLayer, rows: int, n: int) -> tuple[NDArray, Drain]:
+    """Return the weights of a block of the outputs beyond whole blocks of `n`, of `rows` adjacent output rows.
+
+    Returns
+    -------
+    weights : (outputs, kernel_h, kernel_w, in_c) array
+        Weights of the outputs of all rows, row by row; kernel_h covers the kernels of all of them. Weights of inputs
+        that an output does not depend on equal the zero point.
+    drain : Drain
+        Parameters of all outputs of the layer, and of the outputs of the block in place of those beyond whole blocks.
+    """
+    out_c, kernel_h, kernel_w, in_c = layer.weights.shape
+    rest, stride = out_c % n, layer.strides[0]
+    height = kernel_h + (rows - 1) * stride
+    weights = np.full((rows, rest, height, kernel_w, in_c), layer.w_zp, layer.weights.dtype)
+    for row in range(rows):
+        weights[row, :, row * stride : row * stride + kernel_h] = layer.weights[out_c - rest :]
+    block = np.tile(np.arange(out_c - rest, out_c), rows)
+    drain = layer.drain.part(np.concatenate([np.arange(out_c - rest), block]))
+    return weights.reshape(rows * rest, height, kernel_w, in_c), drain
 
 
 #: Ratio of the passes over image rows to those over strips up to which MATRIX reads image rows.
@@ -88,8 +170,10 @@ def reads_rows(layer: ConvLayer, on_chip: bool, n: int) -> bool:
 
     Otherwise, these strips are loaded, which takes a line of few bytes for each new image row of a strip.
     """
-    _, kernel_h, kernel_w, in_c = layer.weights.shape
-    by_rows, by_strips = kernel_h * ceil_div(kernel_w * in_c, n), ceil_div(kernel_h * kernel_w * in_c, n)
+    by_rows, by_strips = (
+        passes_per_pixel(layer, layout, layer.weights.shape[2], n)
+        for layout in (Im2colLayout.ROWS, Im2colLayout.STRIPS)
+    )
     return on_chip or (layer.strides[0] > 1 and by_rows <= _MAX_MORE_PASSES * by_strips)
 
 
@@ -165,8 +249,7 @@ def pack_pixels(layer: ConvLayer, pixels: int) -> ConvLayer:
 
 def repeated(drain: Drain, pixels: int) -> Drain:
     """Return the drain of `pixels` adjacent pixels, whose channels are concatenated."""
-    parameters = {name: np.tile(getattr(drain, name), pixels) for name in ("bias", "mult", "exponent")}
-    return replace(drain, **parameters)
+    return drain.part(np.tile(np.arange(len(drain.bias)), pixels))
 
 
 @dataclass(frozen=True)

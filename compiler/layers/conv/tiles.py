@@ -38,17 +38,21 @@ class TilePart:
     pitch: int
 
 
-def first_tile_rows(rows: int, few: int) -> list[int]:
-    """Return the numbers of rows of the parts of a first tile; `few` rows fill the array."""
-    *halves, last = _halves(rows, few)
+def first_tile_rows(rows: int, few: int, together: int = 1) -> list[int]:
+    """Return the numbers of rows of the parts of a first tile; `few` rows fill the array.
+
+    Parts, except the last one, consist of groups of `together` rows.
+    """
+    *halves, last = _halves(ceil_div(rows, together), ceil_div(few, together))
     sizes = [last, *reversed(halves)]
     if len(sizes) > _MAX_FIRST_TILE_PARTS:
         sizes = [sum(sizes[: 1 - _MAX_FIRST_TILE_PARTS]), *sizes[1 - _MAX_FIRST_TILE_PARTS :]]
-    return sizes
+    *sizes, last = (size * together for size in sizes)
+    return [*sizes, rows - sum(sizes)]
 
 
 def split_first_tile(
-    part: TilePart, acc: BufferRef, few: int, width: int
+    part: TilePart, acc: BufferRef, few: int, width: int, together: int
 ) -> list[tuple[TilePart, BufferRef]]:
     """Split the rows of a layer's first tile so that MATRIX can start as soon as the input of a small part is loaded.
 
@@ -60,9 +64,11 @@ def split_first_tile(
         Minimum number of rows that fill the array.
     width : int
         Number of pixels of a row.
+    together : int
+        Number of rows that a part is not split between.
     """
     out, start = [], part.start
-    for rows in first_tile_rows(part.rows, few):
+    for rows in first_tile_rows(part.rows, few, together):
         out.append((replace(part, start=start, rows=rows), acc.plus((start - part.start) * width)))
         start += rows
     return out
@@ -340,23 +346,26 @@ class ConvImage:
         return image_rows(start, rows, layer.strides[0], layer.pads[0], reach, self.x.h)
 
     def _height(self, rows: int) -> int:
-        """Return the number of rows of a strip, including padding."""
+        """Return the number of rows of a strip for some output rows, including padding."""
         return (rows - 1) * self.layer.strides[0] + self.kernel_h
 
     def _pitch(self, rows: int) -> int:
         """Return the distance in bytes between strips."""
         return self._height(rows) * self.row
 
-    def get(self, step: TileStep, load_rows: Rows, part: TilePart, block: int, k: int) -> list[ConvWalk]:
+    def get(
+        self, step: TileStep, load_rows: Rows, part: TilePart, block: int, k: int, together: int = 1
+    ) -> list[ConvWalk]:
         """Return the input of a part of a tile: the addresses of its rows and the walks over them.
 
-        `block` is the first block of output channels of the tile.
+        `block` is the first block of output channels of the tile. `together` is the number of adjacent output rows that
+        are computed as one, by which the number of rows of the part is divisible.
         """
         layer, start, rows = self.layer, part.start, part.rows
         channel = (block if self.grouped else self.group) * self.in_c
         key = (self.number, self.strip.first, channel, *load_rows, k)
         if self._has_strips:
-            return self._strip_walks(step, key, load_rows, part)
+            return self._strip_walks(step, key, load_rows, part, together)
         if self.x.on_chip:
             base, first, count = self.x.address(0, 0, channel + k * self.n), 0, self.x.h
         else:
@@ -371,17 +380,17 @@ class ConvImage:
         walk: dict[str, int | BufferRef] = {
             "a_base": base,
             "x_count": self.y.w,
-            "y_count": rows,
-            "ky_count": self.kernel_h,
+            "y_count": rows // together,
+            "ky_count": self._height(together),
             "a_u": self.row,
             "a_v": self.pixel,
             "u0": u0,
-            "u_y": layer.strides[0],
+            "u_y": together * layer.strides[0],
             "u_ky": layer.dilations[0],
             "v_x": layer.strides[1],
             "u_lim": count,
             "w_ky": self._w_row * self.kernel_w,
-            "acc_y": self.y.w,
+            "acc_y": together * self.y.w,
         }
         if self.layout == Im2colLayout.ROWS:
             return [ConvWalk(walk | {"a_base": base.plus(max(self.strip.before, 0) * self.pixel)})]
@@ -395,7 +404,12 @@ class ConvImage:
         return [ConvWalk(walk | across)]
 
     def _strip_walks(
-        self, step: TileStep, key: tuple[int, int, int, int, int, int], load_rows: Rows, part: TilePart
+        self,
+        step: TileStep,
+        key: tuple[int, int, int, int, int, int],
+        load_rows: Rows,
+        part: TilePart,
+        together: int,
     ) -> list[ConvWalk]:
         """Return the walks over strips, one for each of the output columns that share a strip, and over image rows."""
         layer, start, rows, pixels = self.layer, part.start, part.rows, self.strip_pixels
@@ -404,7 +418,11 @@ class ConvImage:
         else:
             address = self._load_rows(key, (start, rows), step)
         sources, pitch = self._strip_sources, self._pitch(load_rows[1])
-        common: dict[str, int | BufferRef] = {"y_count": rows, "u_y": layer.strides[0], "acc_y": self.y.w}
+        common: dict[str, int | BufferRef] = {
+            "y_count": rows // together,
+            "u_y": together * layer.strides[0],
+            "acc_y": together * self.y.w,
+        }
         strips = common | {
             "u0": (start - load_rows[0]) * layer.strides[0],
             "a_u": self.row,
@@ -424,7 +442,7 @@ class ConvImage:
             walk: dict[str, int | BufferRef] = {
                 "a_base": base.plus(column * pixel),
                 "x_count": count * pixels,
-                "ky_count": self.kernel_h,
+                "ky_count": self._height(together),
                 "ic_count": ceil_div(deep, self.n),
                 "k_tail": (deep - 1) % self.n + 1,
                 "u0": start * layer.strides[0] - layer.pads[0] - top,
