@@ -277,36 +277,43 @@ class Epilogue:
     ) -> Iterator[dict[str, int | BufferRef]]:
         """Yield the fields of the commands that drain a tile whose last block has `channels` channels of several rows.
 
-        FUSE writes all lanes of a sum up to those of the row that it drains, as it cannot skip lanes. The lanes before
-        them overwrite bytes before the pixel's channels, which later commands, or later points of the same command,
-        write again: rows are drained from the last to the first one, pixels from right to left, and whole blocks, which
-        then precede these channels in each pixel, after the last one.
+        FUSE writes a whole sum, or its first lanes, for the channels of each row. The lanes of other rows overwrite
+        bytes before and after the pixel's channels, so that whole blocks, which precede these channels in each pixel,
+        are drained last. If the tile has none, or if its pixels are followed by those of other tiles, FUSE writes no
+        lanes after those of the row, and drains rows from the last to the first one, and pixels from right to left: the
+        lanes before those of the row then overwrite only channels that are written afterwards.
         """
         width, last, walks = self.y.w, blocks - 1, {"d": self.bytes}
         if self.drain.residual is not None:
             walks["b" if self._adds_sums else "r"] = self.other_bytes
+        at_once = last > 0 and not self.y.on_chip
+        constant = {"p", "b"} & {name[0] for name in fields if name.endswith("_base")}
         for first, groups, size in row_groups(rows, together):
-            for row in reversed(range(size)):
-                lanes = (row + 1) * channels
+            for row in (0,) if at_once else reversed(range(size)):
+                lanes, across = (size, 1) if at_once else (row + 1, -1)
+                column = 0 if at_once else width - 1
                 made = fields | {
-                    "a_base": _moved(fields, "a", n=last).plus(first * width + width - 1),
+                    "a_base": _moved(fields, "a", n=last).plus(first * width + column),
+                    "a_n": 0,
                     "a_u": size * width,
-                    "a_v": -1,
+                    "a_v": across,
                     "x_count": width,
                     "y_count": groups,
                     "u_y": 1,
                     "v_x": 1,
-                    "n_count": 1,
-                    "lanes": lanes,
-                    "lanes_tail": lanes,
+                    "n_count": size if at_once else 1,
+                    "lanes": lanes * channels,
+                    "lanes_tail": lanes * channels,
                 }
-                for stream in {"p", "b"} & {name[0] for name in fields if name.endswith("_base")}:
-                    made[f"{stream}_base"] = _moved(fields, stream, n=last)
-                for stream, size_of in walks.items():
-                    start = _moved(fields, stream, n=last, y=first + row, x=width - 1)
-                    made[f"{stream}_base"] = start.plus(-row * channels * size_of)
-                    made[f"{stream}_x"] = -_distance(fields, stream, "x")
-                    made[f"{stream}_y"] = size * _distance(fields, stream, "y")
+                for stream in constant:
+                    made |= {f"{stream}_base": _moved(fields, stream, n=last), f"{stream}_n": 0}
+                for stream, element in walks.items():
+                    before, line = row * channels * element, _distance(fields, stream, "y")
+                    start = _moved(fields, stream, n=last, y=first + row, x=column)
+                    made[f"{stream}_base"] = start.plus(-before)
+                    made[f"{stream}_x"] = across * _distance(fields, stream, "x")
+                    made[f"{stream}_y"] = size * line
+                    made[f"{stream}_n"] = line - channels * element
                 yield made
         if last:
             yield fields | {"n_count": last, "lanes_tail": self.lanes}

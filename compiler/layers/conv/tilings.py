@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil
 
+from compiler.commands.tile_buffers import row_groups
 from compiler.layers.base import Addend, Drain
 from compiler.layers.conv.input_layout import (
     Im2colLayout,
@@ -12,9 +13,12 @@ from compiler.layers.conv.input_layout import (
     can_pack_pixels,
     gather_cycles,
     pack_pixels,
+    passes_per_pixel,
     reads_rows,
     row_phases,
+    shared_rows,
     strips_of,
+    window_passes,
 )
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tiles import TilePart, first_tile_rows, last_tile_parts
@@ -98,13 +102,12 @@ class _Cut:
             ceil_div(self.in_c * deep, n),
         )
         self.again = self.taps // deep  # number of passes over each block of the reduction dimension
+        self.packed = packed
         #: Output columns whose strips FUSE gathers, and of the others, those that are loaded and those for which MATRIX
         #: reads image rows.
         self.gathered, self.loaded, self.direct = _shares(
             layer, self.layout, s.width, self.y.w, context.x_on_chip, n
         )
-        #: Passes over the latter.
-        self.row_passes = self.kernel_h * ceil_div(self.in_c * kernel_w, n)
         #: True if the strips of a part of the columns are gathered at a time.
         self.divided = self.strips > 1 or self.gathered < self.y.w
         self.rows_per_load = min(s.rows_per_load, self.y.h)
@@ -113,6 +116,10 @@ class _Cut:
         if self.layout == Im2colLayout.PIXELS and not self.grouped:
             self.depth = min(s.depth, self.k_blocks)
         self.parts = ceil_div(self.k_blocks, self.depth)
+        #: Number of adjacent rows whose outputs beyond whole blocks form the last block.
+        self.shared_rows = 1
+        if self.parts == 1 and not s.stream_channel_blocks:
+            self.shared_rows = shared_rows(packed, self.layout, self.wide.weights.shape[2], n)
         #: Number of pieces of the channels of an image row that are loaded separately.
         self.windows = ceil_div(self.blocks, self.columns) if self.grouped else self.parts
         self.size = DTYPE_BYTES[layer.drain.dtype]
@@ -164,10 +171,36 @@ class _Cut:
         inside = strips if strips < y.w or self.strips > 1 else None
         return gather_cycles(self.wide, self.x, y, rows * (self.stride + again), self.n, inside)
 
-    def passes(self, rows: int, depth: int) -> float:
-        """Return the cycles of MATRIX for `rows` rows and a block of outputs, with `depth` blocks of inputs."""
-        strips = self.again * depth * max(rows * (self.y.w - self.direct), self.n)
-        return strips + (self.direct > 0) * self.row_passes * max(rows * self.direct, self.n)
+    def together(self, block: int, blocks: int) -> int:
+        """Return the number of adjacent rows whose outputs the last of some blocks has."""
+        if block + blocks < self.blocks or (blocks == 1 and self.context.y_on_chip):
+            return 1
+        return self.shared_rows
+
+    def passes(self, rows: int, depth: int, block: int, blocks: int) -> float:
+        """Return the cycles of MATRIX for `rows` rows and some blocks of outputs, with `depth` blocks of inputs."""
+        last = sum(
+            self._passes(groups, depth, size)
+            for _, groups, size in row_groups(rows, self.together(block, blocks))
+        )
+        return (blocks - 1) * self._passes(rows, depth, 1) + last
+
+    def _passes(self, groups: int, depth: int, size: int) -> float:
+        """Return the cycles of MATRIX for groups of `size` rows and a block of outputs."""
+        n, width = self.n, self.wide.weights.shape[2]
+        again = self.again * depth
+        if size > 1:
+            again = window_passes(self.packed, self.layout, width, n, size)
+        strips = again * max(groups * (self.y.w - self.direct), n)
+        if not self.direct:
+            return strips
+        rows = window_passes(self.packed, Im2colLayout.ROWS, width, n, size)
+        return strips + rows * max(groups * self.direct, n)
+
+    @property
+    def more_rows(self) -> int:
+        """Number of kernel rows of the last block in addition to those of the others."""
+        return (self.shared_rows - 1) * self.stride
 
     def out(self, pixels: int, block: int, columns: int) -> float:
         """Return the bus beats for storing the results of some channel blocks."""
@@ -212,12 +245,15 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
     steps = cut.groups * (whole + sum(tile.steps for tile in ends))
     period = cut.parts * (groups if s.order == "rows" else 1)
     array = sum(
-        cut.passes(min(cut.rows, high - row), cut.k_blocks)
+        sum(
+            cut.passes(min(cut.rows, high - row), cut.k_blocks, block, min(cut.columns, cut.blocks - block))
+            for block in range(0, cut.blocks, cut.columns)
+        )
         for first in range(0, cut.y.h, cut.rows_per_load)
         for high in [min(cut.rows_per_load, cut.y.h - first)]
         for row in range(0, high, cut.rows)
     )
-    array = float(cut.groups * cut.images * array * cut.blocks)
+    array = float(cut.groups * cut.images * array)
     return TilePipeline(
         _conv_tiles(cut),
         steps,
@@ -292,7 +328,9 @@ class _Tile:
         return last_tile_parts(whole, self.cut.few) if self.last else [whole]
 
     def _pieces(self, part: TilePart, k: int) -> list[int]:
-        return first_tile_rows(part.rows, self.cut.few) if self.first and k == 0 else [part.rows]
+        if not self.first or k:
+            return [part.rows]
+        return first_tile_rows(part.rows, self.cut.few, self.cut.together(part.block, part.blocks))
 
     @property
     def steps(self) -> int:
@@ -319,25 +357,28 @@ class _Tile:
         cut, layer, s, n = self.cut, self.cut.layer, self.cut.s, self.cut.n
         depth = min(cut.depth, cut.k_blocks - k * cut.depth)
         deep = min(depth * n, cut.in_c - k * cut.depth * n) if cut.parts > 1 else cut.in_c
-        loads = self._image(k, until)
-        loads.append(("w", (self.key[0], self.block, k), float(self.columns * cut.taps * deep)))
+        loads, size = self._image(k, until), cut.together(part.block, part.blocks)
+        taps = self.columns * cut.taps
+        if self.block + self.columns == cut.blocks:
+            taps += cut.more_rows * cut.taps // cut.kernel_h
+        loads.append(("w", (self.key[0], self.block, k), float(taps * deep)))
         fuse = store = gathers = 0.0
         if drained:
             pixels = drained * cut.y.w
             beats = cut.out(pixels, part.block, part.blocks)
             place = (*self.key[:2], self.row + part.start, part.block)
             loads += with_drain(layer.drain, s, cut.context, place, cut.blocks, beats)
-            fuse = pixels * part.blocks * cut.drain_rate
+            fuse = pixels * part.blocks * cut.drain_rate + _SHARED_ROWS_CYCLES * (size - 1)
             gathers = cut.gathers(drained) if part.block == 0 else 0.0
             if not cut.divided or s.x_buffers < _GATHERED_X_BUFFERS:
                 fuse, gathers = fuse + gathers, 0.0
             store = 0.0 if cut.context.y_on_chip else beats
         return PipelineTile(
             tuple(loads),
-            part.blocks * cut.passes(rows, depth),
+            cut.passes(rows, depth, part.block, part.blocks),
             fuse,
             store,
-            cut.strip_pixels + (drained > 0) * (2 - cut.context.y_on_chip),
+            cut.strip_pixels * (1 + (size > 1)) + (drained > 0) * (1 + size - cut.context.y_on_chip),
             self.last,
             gathers,
         )
@@ -387,6 +428,8 @@ _ORDERS = (("rows", True), ("rows", False), ("channels", False))
 _SUFFICIENT_RATIO = 1.1
 #: Cycles by which a tile of weights is delayed if few rows hide its load, since reads of activations have priority.
 _WEIGHT_DELAY_CYCLES = 2
+#: Cycles of the sequencer for the commands of each row that shares a block.
+_SHARED_ROWS_CYCLES = 15
 #: Cycles of a tile that do not overlap with other work.
 _TILE_OVERHEAD_CYCLES = 8
 #: Number of the best tilings that are also tried with split sums.
@@ -468,12 +511,9 @@ class ConvTiler:
         self.gathered, self.loaded, self.direct = _shares(
             layer, layout, gathered, self.y.w, context.x_on_chip, n
         )
-        self.passes = {
-            Im2colLayout.PIXELS: self.taps * ceil_div(self.in_c, n),
-            Im2colLayout.ROWS: self.kernel_h * ceil_div(self.in_c * self.kernel_w, n),
-        }.get(layout, ceil_div(self.in_c * self.taps, n))
-        #: Passes for columns without strips.
-        self.row_passes = self.kernel_h * ceil_div(self.in_c * self.kernel_w, n)
+        self.passes = window_passes(layer, layout, self.kernel_w, n)
+        #: Number of adjacent rows whose outputs beyond whole blocks form the last block.
+        self.shared_rows = shared_rows(layer, layout, self.wide.weights.shape[2], n)
         self.reach = (self.kernel_h - 1) * layer.dilations[0] + 1
         padding = layer.pads[1] + layer.pads[3] if layout == Im2colLayout.ROWS and self.strips == 1 else 0
         self.pitch = self.x.w + padding
@@ -510,7 +550,7 @@ class ConvTiler:
 
     def tilings(self) -> Tilings:
         """Yield tilings with complete sums, and with partial sums if complete sums do not fit or delay the array."""
-        array = self.blocks * self.passes * max(self.images * self.y.h * self.y.w, self.n)
+        array = self.images * self._array(self.y.h, self.shared_rows)
         enough = _SUFFICIENT_RATIO * self.groups * max(array, self.blocks * self.taps * self.in_c)
         depths = [self.k_blocks]
         if self.layout == Im2colLayout.PIXELS and not self.grouped:
@@ -543,15 +583,20 @@ class ConvTiler:
             # The results of a part of the columns are stored in lines of whole pixels, and few rows are gathered twice.
             return [
                 ConvTile(depth, most, rows, rows, order, resident)
-                for rows in cuts(self.y.h)
+                for rows in self._rows()
                 for order, resident in _ORDERS
             ]
         whole = self.context.x_on_chip and self.layout != Im2colLayout.GATHERED
         return [
             ConvTile(depth, columns, rows, rows_per_load, order, resident)
-            for columns, rows in product(cuts(most), cuts(self.y.h))
+            for columns, rows in product(cuts(most), self._rows())
             for rows_per_load, (order, resident) in product(_rows_per_load(rows, self.y.h, whole), _ORDERS)
         ]
+
+    def _rows(self) -> list[int]:
+        """Return candidate numbers of rows of a tile: the whole image, and groups of rows that share a block."""
+        shared = self.shared_rows
+        return sorted({min(ceil_div(rows, shared) * shared, self.y.h) for rows in cuts(self.y.h)})
 
     def _tiling(self, tile: ConvTile) -> tuple[float, LayerSchedule] | None:
         """Return the estimated cycles and the schedule of a tile; None if it does not fit."""
@@ -573,7 +618,9 @@ class ConvTiler:
         whole, size = tile.depth == self.k_blocks, DTYPE_BYTES[layer.drain.dtype]
         part = 1.0 if whole else tile.depth * n / self.in_c
         taps = self.kernel_h * self.wide.weights.shape[2]
-        w_bytes = tile.columns * taps * min(tile.depth * n, self.in_c) * n
+        shared = self.shared_rows if whole and (tile.columns > 1 or not context.y_on_chip) else 1
+        more = (shared - 1) * layer.strides[0] * self.wide.weights.shape[2]
+        w_bytes = (tile.columns * taps + more) * min(tile.depth * n, self.in_c) * n
         x_bytes, x_beats = self.image(tile.rows_per_load, part, tile.columns)
         y_buffers = _SPLIT_Y_BUFFERS if context.split_last_tile and not context.y_on_chip else 2
         y_bytes = 0 if context.y_on_chip else y_buffers * sums * n * size
@@ -581,9 +628,7 @@ class ConvTiler:
         w_tiles = groups * (1 if whole else ceil_div(self.in_c, tile.depth * n))
         parts = 1 if whole else w_tiles // groups
         steps = tiles * groups * parts
-        direct = pixels / tiles * self.direct / self.y.w
-        array = tiles * self.blocks * self.passes * self._pass(pixels / tiles - direct)
-        array += tiles * self.blocks * self.row_passes * self._pass(direct) if direct else 0
+        array = self.images * self._array(tile.rows, shared)
         x_tiles = parts * (row_loads if tile.order == "channels" else 1)
         w_least = w_tiles if tile.resident else min(2, w_tiles)
         kept = not whole and w_bytes * w_least + x_bytes * x_tiles + y_bytes <= context.free
@@ -666,6 +711,26 @@ class ConvTiler:
             and x_beats >= _MIN_SPLIT_INPUT_BLOCKS * n,
         )
 
+    def _array(self, rows: int, shared: int) -> float:
+        """Return the cycles of the array for all blocks of an image whose tiles have `rows` rows.
+
+        `shared` is the number of adjacent rows whose outputs the last block has.
+        """
+        layer, n, width = self.layer, self.n, self.wide.weights.shape[2]
+        tiles = ceil_div(self.y.h, rows)
+        rows = self.y.h / tiles
+        runs = [(float(self.blocks - (shared > 1)), rows, 1)]
+        if shared > 1:
+            runs += [(1.0, float(groups), size) for _, groups, size in row_groups(ceil(rows), shared)]
+        cycles = 0.0
+        for blocks, groups, size in runs:
+            passes = self.passes if size == 1 else window_passes(layer, self.layout, width, n, size)
+            cycles += blocks * passes * self._pass(groups * (self.y.w - self.direct))
+            if self.direct:
+                passes = window_passes(layer, Im2colLayout.ROWS, width, n, size)
+                cycles += blocks * passes * self._pass(groups * self.direct)
+        return tiles * cycles
+
     def _end(self, tile: ConvTile) -> float:
         """Return the cycles that the first tile waits for the previous layer, or that draining the last tile takes.
 
@@ -741,10 +806,10 @@ def _divided_gathers(context: TilingContext, layer: ConvLayer) -> Iterator[tuple
     FUSE is relieved if it takes about as long as the array. Strips of columns, unlike strips of rows, share no gathered
     pixels. Whole rows are divided if several output columns share a strip.
     """
-    n, (out_c, kernel_h, kernel_w, in_c), y = context.config.n, layer.weights.shape, images(layer)[1]
+    n, (out_c, _, kernel_w, in_c), y = context.config.n, layer.weights.shape, images(layer)[1]
     wide, pixels = strips_of(layer, Im2colLayout.GATHERED, y.w, n)
     drain, each = ceil_div(out_c, n), layer.strides[0] * ceil_div(wide.weights.shape[2] * in_c, n) / pixels
-    array = drain * ceil_div(kernel_h * kernel_w * in_c, n)
+    array = passes_per_pixel(layer, Im2colLayout.GATHERED, wide.weights.shape[2], n)
     if drain + each < _MIN_FUSE_SHARE * array:
         return
     by_rows = reads_rows(layer, context.x_on_chip, n)
@@ -757,7 +822,7 @@ def _divided_gathers(context: TilingContext, layer: ConvLayer) -> Iterator[tuple
     if by_rows and drain + each <= array:
         yield from ((width, width) for width in widths)
         return
-    more = drain * kernel_h * ceil_div(kernel_w * in_c, n) - array if by_rows else 0
+    more = passes_per_pixel(layer, Im2colLayout.ROWS, kernel_w, n) - array if by_rows else 0
     rest = max(drain + each - array, 0) / (more + each)
     for width in widths:
         least = int(width * rest)
