@@ -219,8 +219,8 @@ class Epilogue:
     ) -> None:
         """Add to a step the drain of `rows` output rows from `start`, for `blocks` channel blocks from `block`.
 
-        If `together` is not 1, the last block has the channels of as many adjacent rows, row by row, where the sums of
-        the first of these rows would be.
+        If `together` is not 1, the last block has the channels of groups of as many adjacent rows, and one row of sums
+        for each group.
         """
         lanes = min(blocks * self.lanes, self.channels - block * self.lanes)
         first, width = (self.channel + block * self.lanes) * self.bytes, lanes * self.bytes
@@ -293,9 +293,9 @@ class Epilogue:
                 lanes, across = (size, 1) if at_once else (row + 1, -1)
                 column = 0 if at_once else width - 1
                 made = fields | {
-                    "a_base": _moved(fields, "a", n=last).plus(first * width + column),
+                    "a_base": _moved(fields, "a", n=last).plus(first // together * width + column),
                     "a_n": 0,
-                    "a_u": size * width,
+                    "a_u": width,
                     "a_v": across,
                     "x_count": width,
                     "y_count": groups,

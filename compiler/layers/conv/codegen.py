@@ -26,6 +26,7 @@ from compiler.layers.conv.input_layout import (
     shared_rows,
     strip_depth,
     strips_of,
+    sum_rows,
 )
 from compiler.layers.conv.layer import ConvLayer, lower_dense
 from compiler.layers.conv.tiles import ConvCut, ConvImage, Rows, TilePart, split_first_tile, split_last_tile
@@ -131,7 +132,7 @@ class ConvSteps:
         self.acc = BufferRotation(
             BufferMemory.ACC,
             f"{name}.acc",
-            self.rows * self.width * self.columns,
+            self.width * sum_rows(self.rows, self.columns, self.blocks, self.shared_rows),
             min(schedule.acc_buffers, ceil_div(self.blocks, self.columns) * tiles),
         )
         excess = max(-self._depth(rows) % n for rows in range(1, self.shared_rows + 1))
@@ -272,17 +273,17 @@ class ConvSteps:
             work = [(k, *part) for part in parts for k in k_pieces]
         out = []
         for (k, k_count), part, acc in work:
-            pieced, together = [(part, acc)], self._together(part)
+            pieced, together = [part], self._together(part)
             if splits and first and k == 0:
-                pieced = split_first_tile(part, acc, few, strip.count, together)
-            for piece, sums in pieced:
-                step = TileStep(block=block)
-                step.matrix += self._matrix(step, sums, load_rows, piece, block, k, k_count)
+                pieced = split_first_tile(part, few, together)
+            for piece in pieced:
+                step, above = TileStep(block=block), piece.start - part.start
+                step.matrix += self._matrix(step, acc, above, load_rows, piece, block, k, k_count)
                 out.append(step)
             if k + k_count == self.k_blocks:
                 how = self.p.fields(part.block, out[-1])
                 self.drain.add(
-                    out[-1], acc, how, part.start, part.rows, part.block, part.blocks, self._together(part)
+                    out[-1], acc, how, part.start, part.rows, part.block, part.blocks, together
                 )
         return out
 
@@ -294,14 +295,28 @@ class ConvSteps:
         self,
         step: TileStep,
         acc: BufferRef,
+        above: int,
         load_rows: Rows,
         part: TilePart,
         block: int,
         k: int,
         k_count: int,
     ) -> list[Command]:
-        """Return the MATRIX commands for one part of a tile; `block` is the first block of the tile's weights."""
-        layer, n, acc_oc = self.layer, self.config.n, part.pitch * self.image.y.w
+        """Return the MATRIX commands for some rows of a part of a tile.
+
+        Parameters
+        ----------
+        acc, above : BufferRef, int
+            Sums of the part of the tile, and number of its rows before these rows.
+        part : TilePart
+            These rows.
+        block : int
+            First block of the tile's weights.
+        k, k_count : int
+            First block of the reduction dimension, and number of these blocks.
+        """
+        layer, n, width = self.layer, self.config.n, self.image.y.w
+        acc_oc = part.pitch * width
         last_k = k + k_count == self.k_blocks
         weights = self.w.get((block, k), step).plus((part.block - block) * self.w_part)
         fields: dict[str, int | BufferRef] = {
@@ -337,12 +352,15 @@ class ConvSteps:
             ]
             fields["n_tail"] = 0
         commands = [
-            fields | {"oc_count": whole.blocks, "acc_base": acc.plus(walk.column)} | walk.fields
+            fields
+            | {"oc_count": whole.blocks, "acc_base": acc.plus(above * width + walk.column)}
+            | walk.fields
             for walk in (self.image.get(step, load_rows, whole, block, k) if whole.blocks else [])
         ]
         for rows, size in shared:
             depth, lanes = self._depth(size), self.out_c % n * size
-            sums = acc.plus((part.blocks - 1) * acc_oc + (rows.start - part.start) * self.image.y.w)
+            group = (above + rows.start - part.start) // together
+            sums = acc.plus((part.blocks - 1) * acc_oc + group * width)
             one = {
                 "w_base": weights.plus((part.blocks - 1) * self.w_part),
                 "ic_count": ceil_div(depth, n),

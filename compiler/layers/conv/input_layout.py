@@ -126,6 +126,16 @@ def shared_rows(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> i
     return min(range(1, max(min(n // rest, height), 1) + 1), key=cycles)
 
 
+def sum_rows(rows: int, columns: int, blocks: int, shared: int) -> int:
+    """Return the rows of sums of a tile of `rows` output rows and `columns` of `blocks` blocks of outputs.
+
+    `shared` is the number of rows that share the last block.
+    """
+    if columns < blocks:
+        return rows * columns
+    return rows * (blocks - 1) + ceil_div(rows, shared)
+
+
 def passes_per_pixel(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> float:
     """Return the passes of MATRIX for all outputs of a pixel, of a layer with one group.
 

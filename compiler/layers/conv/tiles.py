@@ -51,25 +51,19 @@ def first_tile_rows(rows: int, few: int, together: int = 1) -> list[int]:
     return [*sizes, rows - sum(sizes)]
 
 
-def split_first_tile(
-    part: TilePart, acc: BufferRef, few: int, width: int, together: int
-) -> list[tuple[TilePart, BufferRef]]:
+def split_first_tile(part: TilePart, few: int, together: int) -> list[TilePart]:
     """Split the rows of a layer's first tile so that MATRIX can start as soon as the input of a small part is loaded.
 
     Parameters
     ----------
-    acc : BufferRef
-        Accumulator buffer for the sums of the whole tile.
     few : int
         Minimum number of rows that fill the array.
-    width : int
-        Number of pixels of a row.
     together : int
-        Number of rows that a part is not split between.
+        Number of rows in groups that are not split.
     """
     out, start = [], part.start
     for rows in first_tile_rows(part.rows, few, together):
-        out.append((replace(part, start=start, rows=rows), acc.plus((start - part.start) * width)))
+        out.append(replace(part, start=start, rows=rows))
         start += rows
     return out
 
@@ -390,7 +384,7 @@ class ConvImage:
             "v_x": layer.strides[1],
             "u_lim": count,
             "w_ky": self._w_row * self.kernel_w,
-            "acc_y": together * self.y.w,
+            "acc_y": self.y.w,
         }
         if self.layout == Im2colLayout.ROWS:
             return [ConvWalk(walk | {"a_base": base.plus(max(self.strip.before, 0) * self.pixel)})]
@@ -421,7 +415,7 @@ class ConvImage:
         common: dict[str, int | BufferRef] = {
             "y_count": rows // together,
             "u_y": together * layer.strides[0],
-            "acc_y": together * self.y.w,
+            "acc_y": self.y.w,
         }
         strips = common | {
             "u0": (start - load_rows[0]) * layer.strides[0],

@@ -18,6 +18,7 @@ from compiler.layers.conv.input_layout import (
     row_phases,
     shared_rows,
     strips_of,
+    sum_rows,
     window_passes,
 )
 from compiler.layers.conv.layer import ConvLayer
@@ -602,7 +603,11 @@ class ConvTiler:
         """Return the estimated cycles and the schedule of a tile; None if it does not fit."""
         context, layer, n = self.context, self.layer, self.n
         tiles, groups = self.images * ceil_div(self.y.h, tile.rows), ceil_div(self.blocks, tile.columns)
-        pixels, sums = self.images * self.y.h * self.y.w, tile.rows * self.y.w * tile.columns
+        whole, size = tile.depth == self.k_blocks, DTYPE_BYTES[layer.drain.dtype]
+        shared = self.shared_rows if whole and (tile.columns > 1 or not context.y_on_chip) else 1
+        pixels = self.images * self.y.h * self.y.w
+        drained = tile.rows * self.y.w * tile.columns
+        sums = self.y.w * sum_rows(tile.rows, tile.columns, self.blocks, shared)
         row_loads = self.images * ceil_div(self.y.h, tile.rows_per_load)
         if self.grouped:  # each tile of channels loads its own inputs
             if (
@@ -615,16 +620,14 @@ class ConvTiler:
             row_loads *= groups
         if sums * (2 if context.consecutive else min(2, tiles * groups)) > context.acc_rows:
             return None
-        whole, size = tile.depth == self.k_blocks, DTYPE_BYTES[layer.drain.dtype]
         part = 1.0 if whole else tile.depth * n / self.in_c
         taps = self.kernel_h * self.wide.weights.shape[2]
-        shared = self.shared_rows if whole and (tile.columns > 1 or not context.y_on_chip) else 1
         more = (shared - 1) * layer.strides[0] * self.wide.weights.shape[2]
         w_bytes = (tile.columns * taps + more) * min(tile.depth * n, self.in_c) * n
         x_bytes, x_beats = self.image(tile.rows_per_load, part, tile.columns)
         y_buffers = _SPLIT_Y_BUFFERS if context.split_last_tile and not context.y_on_chip else 2
-        y_bytes = 0 if context.y_on_chip else y_buffers * sums * n * size
-        y_bytes += summand_bytes(layer.drain, context, y_buffers * sums)
+        y_bytes = 0 if context.y_on_chip else y_buffers * drained * n * size
+        y_bytes += summand_bytes(layer.drain, context, y_buffers * drained)
         w_tiles = groups * (1 if whole else ceil_div(self.in_c, tile.depth * n))
         parts = 1 if whole else w_tiles // groups
         steps = tiles * groups * parts
