@@ -49,7 +49,9 @@ def strips_of(layer: ConvLayer, layout: Im2colLayout, columns: int, n: int) -> t
 
     With few channels, the kernels of several adjacent output columns are one strip, if the reduction dimension still
     needs as many blocks: from the first to the last input of an output column. Weights of inputs that an output column
-    does not depend on equal the zero point.
+    does not depend on equal the zero point. The number of columns is that with the fewest cycles of the array, or of
+    FUSE, which copies strips and drains sums. More columns relieve FUSE, but outputs of several rows in one block may
+    then need more blocks of the reduction dimension.
 
     Parameters
     ----------
@@ -64,10 +66,15 @@ def strips_of(layer: ConvLayer, layout: Im2colLayout, columns: int, n: int) -> t
     def blocks(pixels: int) -> int:
         return ceil_div(strip_depth(layer, kernel_w + (pixels - 1) * stride), n)
 
+    def cycles(pixels: int) -> tuple[float, int]:
+        wide = kernel_w + (pixels - 1) * stride
+        copied = layer.strides[0] * ceil_div(wide * in_c, n) / pixels
+        array = passes_per_pixel(layer, layout, wide, n)
+        return max(array, ceil_div(out_c, n) + copied), -pixels
+
     most = columns // max(n // 2, 1)
-    pixels = max(
-        p for p in range(1, max(most, 1) + 1) if p == 1 or (columns % p == 0 and blocks(p) == blocks(1))
-    )
+    shared = (p for p in range(2, most + 1) if columns % p == 0 and blocks(p) == blocks(1))
+    pixels = min((1, *shared), key=cycles)
     wide = kernel_w + (pixels - 1) * stride
     weights = np.full((out_c, kernel_h, wide, in_c), layer.w_zp, layer.weights.dtype)
     weights[:, :, :kernel_w] = layer.weights
@@ -137,14 +144,14 @@ def sum_rows(rows: int, columns: int, blocks: int, shared: int) -> int:
 
 
 def passes_per_pixel(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> float:
-    """Return the passes of MATRIX for all outputs of a pixel, of a layer with one group.
+    """Return the passes of MATRIX for all outputs of a pixel of a group.
 
     Parameters
     ----------
     width : int
         Pixels of each row of a strip; without effect for layouts without strips.
     """
-    blocks, rows = ceil_div(layer.weights.shape[0], n), shared_rows(layer, layout, width, n)
+    blocks, rows = ceil_div(layer.group_outputs, n), shared_rows(layer, layout, width, n)
     last = window_passes(layer, layout, width, n, rows) / rows
     return (blocks - 1) * window_passes(layer, layout, width, n) + last
 

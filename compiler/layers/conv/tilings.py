@@ -834,23 +834,37 @@ def _divided_gathers(context: TilingContext, layer: ConvLayer) -> Iterator[tuple
 
 
 def pixel_packings(context: TilingContext, layer: ConvLayer) -> Iterator[int]:
-    """Yield the numbers of adjacent output pixels that fit the array's columns: one, two, four and so on."""
-    pixels = 1
-    while pixels == 1 or (
-        pixels * layer.weights.shape[0] <= context.config.n and can_pack_pixels(layer, pixels)
-    ):
-        yield pixels
-        pixels *= 2
+    """Yield the numbers of adjacent output pixels that may be computed as one.
+
+    Each takes fewer blocks of outputs per pixel than the numbers before it, and at most as many cycles of the array or
+    of FUSE, whichever takes more.
+    """
+    n, out_c, least, fewest = context.config.n, layer.weights.shape[0], 0.0, 0.0
+    for pixels in range(1, n + 1):
+        blocks = ceil_div(pixels * out_c, n) / pixels
+        if pixels > 1 and (blocks >= fewest or not can_pack_pixels(layer, pixels)):
+            continue
+        wide = pack_pixels(layer, pixels) if pixels > 1 else layer
+        passes = min(
+            passes_per_pixel(wide, layout, wide.weights.shape[2], n)
+            for layout in Im2colLayout
+            if layout == Im2colLayout.PIXELS or can_fold(wide, context.x_on_chip, layout)
+        )
+        cycles = max(passes / pixels, blocks)
+        if pixels == 1 or cycles <= least:
+            yield pixels
+            least, fewest = cycles, blocks
 
 
 def _layouts(context: TilingContext, layer: ConvLayer) -> list[Im2colLayout]:
     """Return the usable layouts of the image, omitting any that does not need fewer passes than those before it."""
     layouts: list[Im2colLayout] = []
-    passes: dict[Im2colLayout, int] = {}
+    passes: dict[Im2colLayout, float] = {}
     for layout in Im2colLayout:
         if layout != Im2colLayout.PIXELS and not can_fold(layer, context.x_on_chip, layout):
             continue
-        passes[layout] = ConvTiler(context, layer, layout, 1).passes
+        width = strips_of(layer, layout, images(layer)[1].w, context.config.n)[0].weights.shape[2]
+        passes[layout] = passes_per_pixel(layer, layout, width, context.config.n)
         # Loaded and gathered strips need the same passes, but different units.
         others = [each for each in layouts if layout != Im2colLayout.GATHERED or each != Im2colLayout.STRIPS]
         if all(passes[layout] < passes[each] for each in others):
