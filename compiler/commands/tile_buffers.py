@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby, product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from compiler.commands.commands import (
     TileStep,
 )
 from compiler.schedule.schedule import LayerSchedule
+from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_STAGE
 from hw.isa.enums import Space, Unit
@@ -181,6 +184,65 @@ def row_groups(rows: int, together: int) -> list[tuple[int, int, int]]:
     whole = rows // together
     runs = [(0, whole, together), (whole * together, 1, rows % together)]
     return [(first, groups, size) for first, groups, size in runs if groups and size]
+
+
+class Segment(NamedTuple):
+    """Outputs of a row in a block: row of the group, first channel, first lane of the block, and number of channels."""
+
+    row: int
+    channel: int
+    lane: int
+    count: int
+
+
+@dataclass(frozen=True)
+class SharedRows:
+    """Outputs of a convolution beyond whole blocks of N channels, of a group of adjacent rows, in blocks of N lanes.
+
+    The outputs of a group are numbered row by row, and each block has N consecutive ones.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of a group.
+    outputs : int
+        Outputs of each row, at most N.
+    n : int
+        Lanes of a block.
+    """
+
+    rows: int
+    outputs: int
+    n: int
+
+    @cached_property
+    def blocks(self) -> list[list[Segment]]:
+        """Segments of each block."""
+        return self.blocks_of(self.rows)
+
+    def blocks_of(self, rows: int) -> list[list[Segment]]:
+        """Return the segments of each block that has outputs of the first `rows` rows of a group."""
+        out = []
+        for start, lanes in pieces(self.rows * self.outputs, self.n):
+            block, lane = [], 0
+            while lane < lanes:
+                row, channel = divmod(start + lane, self.outputs)
+                count = min(self.outputs - channel, lanes - lane)
+                block.append(Segment(row, channel, lane, count))
+                lane += count
+            out.append([segment for segment in block if segment.row < rows])
+        return [block for block in out if block]
+
+    @property
+    def segments(self) -> int:
+        """Number of segments of a group."""
+        return sum(len(block) for block in self.blocks)
+
+    def sum_rows(self, rows: int, columns: int, blocks: int) -> int:
+        """Return the rows of sums of a tile of `rows` output rows and `columns` of `blocks` blocks of outputs."""
+        if columns < blocks:
+            return rows * columns
+        return rows * (blocks - 1) + ceil_div(rows, self.rows) * len(self.blocks)
 
 
 def image_rows(start: int, rows: int, stride: int, top: int, reach: int, height: int) -> tuple[int, int]:

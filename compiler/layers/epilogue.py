@@ -1,7 +1,7 @@
 """Epilogue of a layer that computes sums: requantization parameters, FUSE and STORE commands."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from compiler.commands.commands import (
     BlockedLayout,
@@ -12,7 +12,14 @@ from compiler.commands.commands import (
     TensorLayout,
     TileStep,
 )
-from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, image_lines, row_groups
+from compiler.commands.tile_buffers import (
+    BufferRotation,
+    CodegenContext,
+    SharedRows,
+    TileBuffers,
+    image_lines,
+    row_groups,
+)
 from compiler.layers.base import Addend, Drain, Residual
 from compiler.util.scaling import bias_image, bytes_word, param_image
 from compiler.util.tiles import ceil_div
@@ -215,12 +222,20 @@ class Epilogue:
         rows: int,
         block: int,
         blocks: int,
-        together: int = 1,
+        shared: SharedRows | None = None,
+        of_shared: Sequence[dict[str, int | BufferRef]] = (),
     ) -> None:
         """Add to a step the drain of `rows` output rows from `start`, for `blocks` channel blocks from `block`.
 
-        If `together` is not 1, the last block has the channels of groups of as many adjacent rows, and one row of sums
-        for each group.
+        Parameters
+        ----------
+        parameters : dict
+            Fields that select the parameters of the first block.
+        shared : SharedRows or None
+            Blocks with channels of several rows in place of the last block: their sums follow those of the other
+            blocks, group by group.
+        of_shared : sequence of dict
+            Fields that select the parameters of each of these blocks.
         """
         lanes = min(blocks * self.lanes, self.channels - block * self.lanes)
         first, width = (self.channel + block * self.lanes) * self.bytes, lanes * self.bytes
@@ -245,11 +260,11 @@ class Epilogue:
             "clip_lo": self.drain.clip[0],
             "clip_hi": self.drain.clip[1],
         }
-        apart = together > 1 or not self.y.even
+        apart = shared is not None or not self.y.even
         fields |= self._residual(step, start, pixels, self.channel + block * self.lanes, lanes, apart=apart)
         commands = self._parts(fields, start, rows)
-        if together > 1:
-            commands = self._shared_rows(fields, rows, blocks, lanes - (blocks - 1) * self.lanes, together)
+        if shared:
+            commands = self._shared_rows(fields, rows, blocks - 1, shared, of_shared)
         step.fuse += [self.context.command(Unit.FUSE, **each) for each in commands]
         if not self.y.on_chip:
             step.stores += [
@@ -273,50 +288,59 @@ class Epilogue:
         return [fields]
 
     def _shared_rows(
-        self, fields: dict[str, int | BufferRef], rows: int, blocks: int, channels: int, together: int
+        self,
+        fields: dict[str, int | BufferRef],
+        rows: int,
+        whole: int,
+        shared: SharedRows,
+        of_shared: Sequence[dict[str, int | BufferRef]],
     ) -> Iterator[dict[str, int | BufferRef]]:
-        """Yield the fields of the commands that drain a tile whose last block has `channels` channels of several rows.
+        """Yield the fields of the commands that drain `whole` blocks, and blocks with channels of several rows.
 
-        FUSE writes a whole sum, or its first lanes, for the channels of each row. The lanes of other rows overwrite
-        bytes before and after the pixel's channels, so that whole blocks, which precede these channels in each pixel,
-        are drained last. If the tile has none, or if its pixels are followed by those of other tiles, FUSE writes no
-        lanes after those of the row, and drains rows from the last to the first one, and pixels from right to left: the
-        lanes before those of the row then overwrite only channels that are written afterwards.
+        FUSE writes the first lanes of a sum, up to those of a row's channels. The lanes before these overwrite bytes
+        before the channels in the scratchpad: of whole blocks, which are therefore drained last, or, without whole
+        blocks, of pixels to the left and of rows above. Rows are therefore drained from the last to the first one,
+        pixels from right to left, and the channels in the first lanes of a block after the others of their row. If
+        whole blocks follow and no pixels of other tiles, one command writes all lanes for each row.
         """
-        width, last, walks = self.y.w, blocks - 1, {"d": self.bytes}
+        width, element = self.y.w, {"d": self.bytes}
         if self.drain.residual is not None:
-            walks["b" if self._adds_sums else "r"] = self.other_bytes
-        at_once = last > 0 and not self.y.on_chip
-        constant = {"p", "b"} & {name[0] for name in fields if name.endswith("_base")}
-        for first, groups, size in row_groups(rows, together):
-            for row in (0,) if at_once else reversed(range(size)):
-                lanes, across = (size, 1) if at_once else (row + 1, -1)
-                column = 0 if at_once else width - 1
-                made = fields | {
-                    "a_base": _moved(fields, "a", n=last).plus(first // together * width + column),
+            element["b" if self._adds_sums else "r"] = self.other_bytes
+        for first, groups, size in row_groups(rows, shared.rows):
+            blocks = shared.blocks_of(size)
+            at_once = whole > 0 and len(shared.blocks) == 1 and not self.y.on_chip
+            drained = [(number, segment) for number, block in enumerate(blocks) for segment in block]
+            drained.sort(key=lambda each: (each[1].row, each[1].lane), reverse=True)
+            for number, (row, channel, lane, count) in drained[-1:] if at_once else drained:
+                lanes, across, column = lane + count, -1, width - 1
+                if at_once:
+                    lanes, across, column = size * count, 1, 0
+                at = (first // shared.rows * len(shared.blocks) + number) * width + column
+                same = {name: 0 for name in ("p_n", "b_n") if name in of_shared[number]}
+                made = fields | of_shared[number] | same
+                made |= {
+                    "a_base": _moved(fields, "a", n=whole).plus(at),
                     "a_n": 0,
-                    "a_u": width,
+                    "a_u": len(shared.blocks) * width,
                     "a_v": across,
                     "x_count": width,
                     "y_count": groups,
                     "u_y": 1,
                     "v_x": 1,
                     "n_count": size if at_once else 1,
-                    "lanes": lanes * channels,
-                    "lanes_tail": lanes * channels,
+                    "lanes": lanes,
+                    "lanes_tail": lanes,
                 }
-                for stream in constant:
-                    made |= {f"{stream}_base": _moved(fields, stream, n=last), f"{stream}_n": 0}
-                for stream, element in walks.items():
-                    before, line = row * channels * element, _distance(fields, stream, "y")
-                    start = _moved(fields, stream, n=last, y=first + row, x=column)
-                    made[f"{stream}_base"] = start.plus(-before)
+                for stream, bytes_each in element.items():
+                    line = _distance(fields, stream, "y")
+                    start = _moved(fields, stream, n=whole, y=first + row, x=column)
+                    made[f"{stream}_base"] = start.plus((channel - lane) * bytes_each)
                     made[f"{stream}_x"] = across * _distance(fields, stream, "x")
                     made[f"{stream}_y"] = size * line
-                    made[f"{stream}_n"] = line - channels * element
+                    made[f"{stream}_n"] = line - count * bytes_each
                 yield made
-        if last:
-            yield fields | {"n_count": last, "lanes_tail": self.lanes}
+        if whole:
+            yield fields | {"n_count": whole, "lanes_tail": self.lanes}
 
     def _stage(self, step: TileStep) -> int | BufferRef:
         parts = {"d_dst": 1, "d_dtype": self.drain.dtype, "tail_dim": FUSE_DIMS.index("n")}

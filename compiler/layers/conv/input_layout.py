@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.commands.commands import TensorLayout
+from compiler.commands.tile_buffers import SharedRows
 from compiler.layers.base import Drain, Image, Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.schedule.schedule import LayerSchedule
@@ -90,6 +91,11 @@ def strip_depth(layer: ConvLayer, width: int, height: int | None = None) -> int:
     return (((height or kernel_h) - 1) * width + kernel_w) * in_c
 
 
+#: Maximum number of adjacent rows that share blocks of outputs, each of which needs one or two FUSE commands, and of
+#: these blocks, whose parameters are in the slots at the same time.
+_MAX_SHARED_ROWS, _MAX_SHARED_BLOCKS = 8, 3
+
+
 def window_passes(layer: ConvLayer, layout: Im2colLayout, width: int, n: int, rows: int = 1) -> int:
     """Return the passes of MATRIX over the inputs of a block of outputs of `rows` adjacent rows.
 
@@ -107,11 +113,22 @@ def window_passes(layer: ConvLayer, layout: Im2colLayout, width: int, n: int, ro
     return ceil_div(strip_depth(layer, width, height), n)
 
 
-def shared_rows(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> int:
-    """Return the number of adjacent output rows whose outputs beyond whole blocks of N are computed as one block.
+def shared_passes(layer: ConvLayer, layout: Im2colLayout, width: int, shared: SharedRows) -> int:
+    """Return the passes of MATRIX over a group of rows for the outputs beyond whole blocks.
 
-    The block sums over the inputs of all these rows. The number is that with the fewest cycles of the array and of the
-    loads of the weights; 1 if the rows are computed one by one.
+    Parameters
+    ----------
+    width : int
+        Pixels of each row of a strip; without effect for layouts without strips.
+    """
+    return sum(window_passes(layer, layout, width, shared.n, block[-1].row - block[0].row + 1) for block in shared.blocks)
+
+
+def shared_rows(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> SharedRows:
+    """Return how the outputs beyond whole blocks of N are computed.
+
+    The number of rows is that with the fewest cycles of the array or of FUSE, whichever takes more, and of the loads of
+    the weights.
 
     Parameters
     ----------
@@ -119,28 +136,23 @@ def shared_rows(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> i
         Pixels of each row of a strip; without effect for layouts without strips.
     """
     out_c, kernel_h, kernel_w, in_c = layer.weights.shape
-    rest, y = out_c % n, layer.shapes[layer.y]
-    if layer.groups > 1 or layer.dilations[0] > 1 or out_c < n or not rest:
-        return 1
-    height = y.h // layer.batch
+    y, rest = layer.shapes[layer.y], layer.group_outputs % n
+    alone = SharedRows(1, rest or n, n)
+    if layer.groups > 1 or layer.dilations[0] > 1 or not rest:
+        return alone
+    height, blocks = y.h // layer.batch, out_c // n
+    whole = blocks * window_passes(layer, layout, width, n)
 
-    def cycles(rows: int) -> int:
-        passes = window_passes(layer, layout, width, n, rows) * max(
-            ceil_div(height, rows) * y.w * layer.batch, n
-        )
-        return passes + (kernel_h + (rows - 1) * layer.strides[0]) * kernel_w * in_c
+    def cycles(shared: SharedRows) -> float:
+        groups = ceil_div(height, shared.rows) * layer.batch
+        array = whole * max(height * layer.batch * y.w, n)
+        array += shared_passes(layer, layout, width, shared) * max(groups * y.w, n)
+        drain = (blocks * height * layer.batch + groups * shared.segments) * y.w
+        taps = sum(kernel_h + (block[-1].row - block[0].row) * layer.strides[0] for block in shared.blocks)
+        return max(array, drain) + taps * kernel_w * in_c
 
-    return min(range(1, max(min(n // rest, height), 1) + 1), key=cycles)
-
-
-def sum_rows(rows: int, columns: int, blocks: int, shared: int) -> int:
-    """Return the rows of sums of a tile of `rows` output rows and `columns` of `blocks` blocks of outputs.
-
-    `shared` is the number of rows that share the last block.
-    """
-    if columns < blocks:
-        return rows * columns
-    return rows * (blocks - 1) + ceil_div(rows, shared)
+    several = (SharedRows(rows, rest, n) for rows in range(2, min(_MAX_SHARED_ROWS, height) + 1))
+    return min((alone, *(each for each in several if len(each.blocks) <= _MAX_SHARED_BLOCKS)), key=cycles)
 
 
 def passes_per_pixel(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> float:
@@ -151,31 +163,36 @@ def passes_per_pixel(layer: ConvLayer, layout: Im2colLayout, width: int, n: int)
     width : int
         Pixels of each row of a strip; without effect for layouts without strips.
     """
-    blocks, rows = ceil_div(layer.group_outputs, n), shared_rows(layer, layout, width, n)
-    last = window_passes(layer, layout, width, n, rows) / rows
-    return (blocks - 1) * window_passes(layer, layout, width, n) + last
+    shared = shared_rows(layer, layout, width, n)
+    blocks = ceil_div(layer.group_outputs, n) - 1
+    last = shared_passes(layer, layout, width, shared) / shared.rows
+    return blocks * window_passes(layer, layout, width, n) + last
 
 
-def share_rows(layer: ConvLayer, rows: int, n: int) -> tuple[NDArray, Drain]:
-    """Return the weights of a block of the outputs beyond whole blocks of `n`, of `rows` adjacent output rows.
+def share_rows(layer: ConvLayer, shared: SharedRows) -> tuple[list[NDArray], Drain]:
+    """Return the weights and the drain of the blocks of outputs beyond whole blocks, of a group of adjacent rows.
 
     Returns
     -------
-    weights : (outputs, kernel_h, kernel_w, in_c) array
-        Weights of the outputs of all rows, row by row; kernel_h covers the kernels of all of them. Weights of inputs
-        that an output does not depend on equal the zero point.
+    weights : list of (outputs, kernel_h, kernel_w, in_c) arrays
+        Weights of each block; kernel_h covers the kernels of all rows of the block. Weights of inputs that an output
+        does not depend on equal the zero point.
     drain : Drain
-        Parameters of all outputs of the layer, and of the outputs of the block in place of those beyond whole blocks.
+        Parameters of the outputs of all these blocks.
     """
-    out_c, kernel_h, kernel_w, in_c = layer.weights.shape
-    rest, stride = out_c % n, layer.strides[0]
-    height = kernel_h + (rows - 1) * stride
-    weights = np.full((rows, rest, height, kernel_w, in_c), layer.w_zp, layer.weights.dtype)
-    for row in range(rows):
-        weights[row, :, row * stride : row * stride + kernel_h] = layer.weights[out_c - rest :]
-    block = np.tile(np.arange(out_c - rest, out_c), rows)
-    drain = layer.drain.part(np.concatenate([np.arange(out_c - rest), block]))
-    return weights.reshape(rows * rest, height, kernel_w, in_c), drain
+    out_c, kernel_h, *inner = layer.weights.shape
+    first, stride, found = out_c - shared.outputs, layer.strides[0], []
+    for block in shared.blocks:
+        top = block[0].row
+        height = kernel_h + (block[-1].row - top) * stride
+        lanes = block[-1].lane + block[-1].count
+        weights = np.full((lanes, height, *inner), layer.w_zp, layer.weights.dtype)
+        for row, channel, lane, count in block:
+            above = (row - top) * stride
+            channels = slice(first + channel, first + channel + count)
+            weights[lane : lane + count, above : above + kernel_h] = layer.weights[channels]
+        found.append(weights)
+    return found, layer.drain.part(np.tile(np.arange(first, out_c), shared.rows))
 
 
 #: Ratio of the passes over image rows to those over strips up to which MATRIX reads image rows.

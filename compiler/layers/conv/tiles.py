@@ -38,6 +38,24 @@ class TilePart:
     pitch: int
 
 
+@dataclass(frozen=True)
+class RowGroups:
+    """Groups of adjacent output rows whose channels a block has.
+
+    Parameters
+    ----------
+    start, count : int
+        First row of the first group, and number of groups.
+    distance, rows : int
+        Distance in rows between groups, and rows of each group.
+    """
+
+    start: int
+    count: int
+    distance: int = 1
+    rows: int = 1
+
+
 def first_tile_rows(rows: int, few: int, together: int = 1) -> list[int]:
     """Return the numbers of rows of the parts of a first tile; `few` rows fill the array.
 
@@ -348,18 +366,29 @@ class ConvImage:
         return self._height(rows) * self.row
 
     def get(
-        self, step: TileStep, load_rows: Rows, part: TilePart, block: int, k: int, together: int = 1
+        self,
+        step: TileStep,
+        load_rows: Rows,
+        part: TilePart,
+        block: int,
+        k: int,
+        groups: RowGroups | None = None,
     ) -> list[ConvWalk]:
         """Return the input of a part of a tile: the addresses of its rows and the walks over them.
 
-        `block` is the first block of output channels of the tile. `together` is the number of adjacent output rows that
-        are computed as one, by which the number of rows of the part is divisible.
+        Parameters
+        ----------
+        block : int
+            First block of output channels of the tile.
+        groups : RowGroups or None
+            Output rows whose channels a block has; None: the rows of the part one by one.
         """
         layer, start, rows = self.layer, part.start, part.rows
+        groups = groups or RowGroups(start, rows)
         channel = (block if self.grouped else self.group) * self.in_c
         key = (self.number, self.strip.first, channel, *load_rows, k)
         if self._has_strips:
-            return self._strip_walks(step, key, load_rows, part, together)
+            return self._strip_walks(step, key, load_rows, part, groups)
         if self.x.on_chip:
             base, first, count = self.x.address(0, 0, channel + k * self.n), 0, self.x.h
         else:
@@ -367,19 +396,19 @@ class ConvImage:
             base = self._load_rows(key, (start, rows), step)
         if self.grouped:
             base = base.plus((part.block - block) * self.in_c)
-        u0 = start * layer.strides[0] - layer.pads[0] - first
-        if self.flat:
+        u0 = groups.start * layer.strides[0] - layer.pads[0] - first
+        if self.flat and groups.distance == 1:
             flat = {"a_base": base.plus(u0 * self.row), "x_count": rows * self.y.w, "a_v": self.pixel}
             return [ConvWalk(flat)]
         walk: dict[str, int | BufferRef] = {
             "a_base": base,
             "x_count": self.y.w,
-            "y_count": rows // together,
-            "ky_count": self._height(together),
+            "y_count": groups.count,
+            "ky_count": self._height(groups.rows),
             "a_u": self.row,
             "a_v": self.pixel,
             "u0": u0,
-            "u_y": together * layer.strides[0],
+            "u_y": groups.distance * layer.strides[0],
             "u_ky": layer.dilations[0],
             "v_x": layer.strides[1],
             "u_lim": count,
@@ -403,7 +432,7 @@ class ConvImage:
         key: tuple[int, int, int, int, int, int],
         load_rows: Rows,
         part: TilePart,
-        together: int,
+        groups: RowGroups,
     ) -> list[ConvWalk]:
         """Return the walks over strips, one for each of the output columns that share a strip, and over image rows."""
         layer, start, rows, pixels = self.layer, part.start, part.rows, self.strip_pixels
@@ -413,12 +442,12 @@ class ConvImage:
             address = self._load_rows(key, (start, rows), step)
         sources, pitch = self._strip_sources, self._pitch(load_rows[1])
         common: dict[str, int | BufferRef] = {
-            "y_count": rows // together,
-            "u_y": together * layer.strides[0],
+            "y_count": groups.count,
+            "u_y": groups.distance * layer.strides[0],
             "acc_y": self.y.w,
         }
         strips = common | {
-            "u0": (start - load_rows[0]) * layer.strides[0],
+            "u0": (groups.start - load_rows[0]) * layer.strides[0],
             "a_u": self.row,
             "a_v": pitch,
             "v_x": 1,
@@ -436,10 +465,10 @@ class ConvImage:
             walk: dict[str, int | BufferRef] = {
                 "a_base": base.plus(column * pixel),
                 "x_count": count * pixels,
-                "ky_count": self._height(together),
+                "ky_count": self._height(groups.rows),
                 "ic_count": ceil_div(deep, self.n),
                 "k_tail": (deep - 1) % self.n + 1,
-                "u0": start * layer.strides[0] - layer.pads[0] - top,
+                "u0": groups.start * layer.strides[0] - layer.pads[0] - top,
                 "a_u": row,
                 "a_v": pixel,
                 "v_x": layer.strides[1],

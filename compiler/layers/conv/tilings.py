@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil
 
-from compiler.commands.tile_buffers import row_groups
+from compiler.commands.tile_buffers import SharedRows, row_groups
 from compiler.layers.base import Addend, Drain
 from compiler.layers.conv.input_layout import (
     Im2colLayout,
@@ -16,9 +16,9 @@ from compiler.layers.conv.input_layout import (
     passes_per_pixel,
     reads_rows,
     row_phases,
+    shared_passes,
     shared_rows,
     strips_of,
-    sum_rows,
     window_passes,
 )
 from compiler.layers.conv.layer import ConvLayer
@@ -104,6 +104,8 @@ class _Cut:
         )
         self.again = self.taps // deep  # number of passes over each block of the reduction dimension
         self.packed = packed
+        #: Passes over image rows.
+        self.row_passes = window_passes(packed, Im2colLayout.ROWS, kernel_w, n)
         #: Output columns whose strips FUSE gathers, and of the others, those that are loaded and those for which MATRIX
         #: reads image rows.
         self.gathered, self.loaded, self.direct = _shares(
@@ -117,10 +119,10 @@ class _Cut:
         if self.layout == Im2colLayout.PIXELS and not self.grouped:
             self.depth = min(s.depth, self.k_blocks)
         self.parts = ceil_div(self.k_blocks, self.depth)
-        #: Number of adjacent rows whose outputs beyond whole blocks form the last block.
-        self.shared_rows = 1
+        #: Blocks of the outputs beyond whole blocks.
+        self.shared = SharedRows(1, (out_c - 1) % n + 1, n)
         if self.parts == 1 and not s.stream_channel_blocks:
-            self.shared_rows = shared_rows(packed, self.layout, self.wide.weights.shape[2], n)
+            self.shared = shared_rows(packed, self.layout, self.wide.weights.shape[2], n)
         #: Number of pieces of the channels of an image row that are loaded separately.
         self.windows = ceil_div(self.blocks, self.columns) if self.grouped else self.parts
         self.size = DTYPE_BYTES[layer.drain.dtype]
@@ -172,36 +174,56 @@ class _Cut:
         inside = strips if strips < y.w or self.strips > 1 else None
         return gather_cycles(self.wide, self.x, y, rows * (self.stride + again), self.n, inside)
 
-    def together(self, block: int, blocks: int) -> int:
-        """Return the number of adjacent rows whose outputs the last of some blocks has."""
-        if block + blocks < self.blocks or (blocks == 1 and self.context.y_on_chip):
-            return 1
-        return self.shared_rows
+    def shared_of(self, block: int, blocks: int) -> SharedRows | None:
+        """Return the blocks of outputs of several rows in place of the last of some blocks, if any."""
+        alone = blocks == 1 and self.context.y_on_chip
+        if self.shared.rows == 1 or block + blocks < self.blocks or alone:
+            return None
+        return self.shared
 
     def passes(self, rows: int, depth: int, block: int, blocks: int) -> float:
         """Return the cycles of MATRIX for `rows` rows and some blocks of outputs, with `depth` blocks of inputs."""
-        last = sum(
-            self._passes(groups, depth, size)
-            for _, groups, size in row_groups(rows, self.together(block, blocks))
-        )
-        return (blocks - 1) * self._passes(rows, depth, 1) + last
+        shared = self.shared_of(block, blocks)
+        whole = blocks - (shared is not None)
+        cycles = whole * self._passes(rows, self.again * depth, self.row_passes)
+        for _, groups, size in row_groups(rows, shared.rows) if shared else ():
+            for segments in shared.blocks_of(size) if shared else ():
+                strips, rows = (
+                    window_passes(
+                        self.packed,
+                        layout,
+                        self.wide.weights.shape[2],
+                        self.n,
+                        segments[-1].row - segments[0].row + 1,
+                    )
+                    for layout in (self.layout, Im2colLayout.ROWS)
+                )
+                cycles += self._passes(groups, strips, rows)
+        return cycles
 
-    def _passes(self, groups: int, depth: int, size: int) -> float:
-        """Return the cycles of MATRIX for groups of `size` rows and a block of outputs."""
-        n, width = self.n, self.wide.weights.shape[2]
-        again = self.again * depth
-        if size > 1:
-            again = window_passes(self.packed, self.layout, width, n, size)
-        strips = again * max(groups * (self.y.w - self.direct), n)
-        if not self.direct:
-            return strips
-        rows = window_passes(self.packed, Im2colLayout.ROWS, width, n, size)
-        return strips + rows * max(groups * self.direct, n)
+    def _passes(self, groups: int, strips: int, rows: int) -> float:
+        """Return the cycles of MATRIX for groups of rows with some passes over strips, or over image rows."""
+        cycles = strips * max(groups * (self.y.w - self.direct), self.n)
+        return cycles + (self.direct > 0) * rows * max(groups * self.direct, self.n)
+
+    def drains(self, rows: int, block: int, blocks: int) -> tuple[float, int]:
+        """Return the cycles and the number of commands in which FUSE drains `rows` rows of some blocks of outputs."""
+        shared = self.shared_of(block, blocks)
+        if shared is None:
+            return rows * self.y.w * blocks * self.drain_rate, 1
+        points, commands = rows * (blocks - 1), int(blocks > 1)
+        for _, groups, size in row_groups(rows, shared.rows):
+            segments = sum(map(len, shared.blocks_of(size)))
+            points += groups * segments
+            at_once = blocks > 1 and len(shared.blocks) == 1 and not self.context.y_on_chip
+            commands += 1 if at_once else segments
+        return points * self.y.w * self.drain_rate, commands
 
     @property
-    def more_rows(self) -> int:
-        """Number of kernel rows of the last block in addition to those of the others."""
-        return (self.shared_rows - 1) * self.stride
+    def shared_height(self) -> int:
+        """Number of kernel rows of the blocks of outputs of several rows in addition to those of the last block."""
+        rows = sum(block[-1].row - block[0].row for block in self.shared.blocks)
+        return rows * self.stride + (len(self.shared.blocks) - 1) * self.kernel_h
 
     def out(self, pixels: int, block: int, columns: int) -> float:
         """Return the bus beats for storing the results of some channel blocks."""
@@ -331,7 +353,8 @@ class _Tile:
     def _pieces(self, part: TilePart, k: int) -> list[int]:
         if not self.first or k:
             return [part.rows]
-        return first_tile_rows(part.rows, self.cut.few, self.cut.together(part.block, part.blocks))
+        shared = self.cut.shared_of(part.block, part.blocks)
+        return first_tile_rows(part.rows, self.cut.few, shared.rows if shared else 1)
 
     @property
     def steps(self) -> int:
@@ -358,10 +381,10 @@ class _Tile:
         cut, layer, s, n = self.cut, self.cut.layer, self.cut.s, self.cut.n
         depth = min(cut.depth, cut.k_blocks - k * cut.depth)
         deep = min(depth * n, cut.in_c - k * cut.depth * n) if cut.parts > 1 else cut.in_c
-        loads, size = self._image(k, until), cut.together(part.block, part.blocks)
+        loads, shared, commands = self._image(k, until), cut.shared_of(part.block, part.blocks), 0
         taps = self.columns * cut.taps
         if self.block + self.columns == cut.blocks:
-            taps += cut.more_rows * cut.taps // cut.kernel_h
+            taps += cut.shared_height * cut.taps // cut.kernel_h
         loads.append(("w", (self.key[0], self.block, k), float(taps * deep)))
         fuse = store = gathers = 0.0
         if drained:
@@ -369,7 +392,8 @@ class _Tile:
             beats = cut.out(pixels, part.block, part.blocks)
             place = (*self.key[:2], self.row + part.start, part.block)
             loads += with_drain(layer.drain, s, cut.context, place, cut.blocks, beats)
-            fuse = pixels * part.blocks * cut.drain_rate + _SHARED_ROWS_CYCLES * (size - 1)
+            fuse, commands = cut.drains(drained, part.block, part.blocks)
+            fuse += (commands - 1) * _DRAIN_COMMAND_CYCLES
             gathers = cut.gathers(drained) if part.block == 0 else 0.0
             if not cut.divided or s.x_buffers < _GATHERED_X_BUFFERS:
                 fuse, gathers = fuse + gathers, 0.0
@@ -379,7 +403,9 @@ class _Tile:
             cut.passes(rows, depth, part.block, part.blocks),
             fuse,
             store,
-            cut.strip_pixels * (1 + (size > 1)) + (drained > 0) * (1 + size - cut.context.y_on_chip),
+            cut.strip_pixels * (1 + (len(shared.blocks) if shared else 0))
+            + commands
+            + (drained > 0) * (not cut.context.y_on_chip),
             self.last,
             gathers,
         )
@@ -429,8 +455,8 @@ _ORDERS = (("rows", True), ("rows", False), ("channels", False))
 _SUFFICIENT_RATIO = 1.1
 #: Cycles by which a tile of weights is delayed if few rows hide its load, since reads of activations have priority.
 _WEIGHT_DELAY_CYCLES = 2
-#: Cycles of the sequencer for the commands of each row that shares a block.
-_SHARED_ROWS_CYCLES = 15
+#: Cycles of FUSE between two commands that drain sums of a tile.
+_DRAIN_COMMAND_CYCLES = 15
 #: Cycles of a tile that do not overlap with other work.
 _TILE_OVERHEAD_CYCLES = 8
 #: Number of the best tilings that are also tried with split sums.
@@ -513,8 +539,8 @@ class ConvTiler:
             layer, layout, gathered, self.y.w, context.x_on_chip, n
         )
         self.passes = window_passes(layer, layout, self.kernel_w, n)
-        #: Number of adjacent rows whose outputs beyond whole blocks form the last block.
-        self.shared_rows = shared_rows(layer, layout, self.wide.weights.shape[2], n)
+        #: Blocks of the outputs beyond whole blocks.
+        self.shared = shared_rows(layer, layout, self.wide.weights.shape[2], n)
         self.reach = (self.kernel_h - 1) * layer.dilations[0] + 1
         padding = layer.pads[1] + layer.pads[3] if layout == Im2colLayout.ROWS and self.strips == 1 else 0
         self.pitch = self.x.w + padding
@@ -551,7 +577,9 @@ class ConvTiler:
 
     def tilings(self) -> Tilings:
         """Yield tilings with complete sums, and with partial sums if complete sums do not fit or delay the array."""
-        array = self.images * self._array(self.y.h, self.shared_rows)
+        passes = passes_per_pixel(self.layer, self.layout, self.wide.weights.shape[2], self.n)
+        passes *= self.blocks / ceil_div(self.layer.group_outputs, self.n)  # of all groups that are blocks
+        array = passes * max(self.images * self.y.h * self.y.w, self.n)
         enough = _SUFFICIENT_RATIO * self.groups * max(array, self.blocks * self.taps * self.in_c)
         depths = [self.k_blocks]
         if self.layout == Im2colLayout.PIXELS and not self.grouped:
@@ -579,7 +607,8 @@ class ConvTiler:
         return [(*tiling, tile) for tile in tiles if (tiling := self._tiling(tile))]
 
     def _tiles(self, depth: int) -> list[ConvTile]:
-        most = min(self.blocks, self.context.config.param_slots // 2)
+        slots = self.context.config.param_slots - self._shared_slots
+        most = min(self.blocks, max(slots // 2, 1))
         if self.strips > 1 and self.layout == Im2colLayout.GATHERED:
             # The results of a part of the columns are stored in lines of whole pixels, and few rows are gathered twice.
             return [
@@ -594,9 +623,14 @@ class ConvTiler:
             for rows_per_load, (order, resident) in product(_rows_per_load(rows, self.y.h, whole), _ORDERS)
         ]
 
+    @property
+    def _shared_slots(self) -> int:
+        """Number of parameter slots for blocks of outputs of several rows."""
+        return len(self.shared.blocks) if self.shared.rows > 1 else 0
+
     def _rows(self) -> list[int]:
         """Return candidate numbers of rows of a tile: the whole image, and groups of rows that share a block."""
-        shared = self.shared_rows
+        shared = self.shared.rows
         return sorted({min(ceil_div(rows, shared) * shared, self.y.h) for rows in cuts(self.y.h)})
 
     def _tiling(self, tile: ConvTile) -> tuple[float, LayerSchedule] | None:
@@ -604,10 +638,12 @@ class ConvTiler:
         context, layer, n = self.context, self.layer, self.n
         tiles, groups = self.images * ceil_div(self.y.h, tile.rows), ceil_div(self.blocks, tile.columns)
         whole, size = tile.depth == self.k_blocks, DTYPE_BYTES[layer.drain.dtype]
-        shared = self.shared_rows if whole and (tile.columns > 1 or not context.y_on_chip) else 1
+        shared = self.shared
+        if not whole or (tile.columns == 1 and context.y_on_chip):
+            shared = SharedRows(1, n, n)
         pixels = self.images * self.y.h * self.y.w
         drained = tile.rows * self.y.w * tile.columns
-        sums = self.y.w * sum_rows(tile.rows, tile.columns, self.blocks, shared)
+        sums = self.y.w * shared.sum_rows(tile.rows, tile.columns, self.blocks)
         row_loads = self.images * ceil_div(self.y.h, tile.rows_per_load)
         if self.grouped:  # each tile of channels loads its own inputs
             if (
@@ -622,7 +658,8 @@ class ConvTiler:
             return None
         part = 1.0 if whole else tile.depth * n / self.in_c
         taps = self.kernel_h * self.wide.weights.shape[2]
-        more = (shared - 1) * layer.strides[0] * self.wide.weights.shape[2]
+        more = sum(block[-1].row - block[0].row for block in shared.blocks) * layer.strides[0]
+        more = (more + (len(shared.blocks) - 1) * self.kernel_h) * self.wide.weights.shape[2]
         w_bytes = (tile.columns * taps + more) * min(tile.depth * n, self.in_c) * n
         x_bytes, x_beats = self.image(tile.rows_per_load, part, tile.columns)
         y_buffers = _SPLIT_Y_BUFFERS if context.split_last_tile and not context.y_on_chip else 2
@@ -666,7 +703,8 @@ class ConvTiler:
         again = (not whole and not kept) or (tile.order == "channels" and row_loads * parts > x_buffers)
         again &= not self.grouped
         x_times = groups if again else 1
-        drain = pixels * self.blocks
+        groups_of_rows = ceil_div(tile.rows, shared.rows)
+        drain = pixels * (self.blocks - 1) + tiles * self.y.w * groups_of_rows * shared.segments
         bus = w_times * self.blocks * self.taps * self.in_c + x_times * row_loads * x_beats / part
         bus += 0 if context.y_on_chip else drain * size
         x_stream = 0.0
@@ -698,6 +736,7 @@ class ConvTiler:
             depth=tile.depth if self.layout == Im2colLayout.PIXELS else tile.depth * self.taps,
             order=tile.order,
             param_blocks=param_blocks_per_buffer(context.config, self.blocks, tile.columns),
+            param_buffers=2 if 2 * tile.columns + self._shared_slots <= context.config.param_slots else 1,
             w_buffers=w_buffers,
             x_buffers=x_buffers,
             y_buffers=y_buffers,
@@ -714,24 +753,25 @@ class ConvTiler:
             and x_beats >= _MIN_SPLIT_INPUT_BLOCKS * n,
         )
 
-    def _array(self, rows: int, shared: int) -> float:
-        """Return the cycles of the array for all blocks of an image whose tiles have `rows` rows.
-
-        `shared` is the number of adjacent rows whose outputs the last block has.
-        """
-        layer, n, width = self.layer, self.n, self.wide.weights.shape[2]
+    def _array(self, rows: int, shared: SharedRows) -> float:
+        """Return the cycles of the array for all blocks of an image whose tiles have `rows` rows."""
+        layer, n, width, blocks = self.layer, self.n, self.wide.weights.shape[2], self.blocks
         tiles = ceil_div(self.y.h, rows)
-        rows = self.y.h / tiles
-        runs = [(float(self.blocks - (shared > 1)), rows, 1)]
-        if shared > 1:
-            runs += [(1.0, float(groups), size) for _, groups, size in row_groups(ceil(rows), shared)]
+        high = self.y.h / tiles
+        runs = [(float(blocks - (shared.rows > 1)), high, 1)]
+        if shared.rows > 1:
+            runs += [
+                (1.0, float(groups), segments[-1].row - segments[0].row + 1)
+                for _, groups, size in row_groups(ceil(high), shared.rows)
+                for segments in shared.blocks_of(size)
+            ]
         cycles = 0.0
-        for blocks, groups, size in runs:
-            passes = self.passes if size == 1 else window_passes(layer, self.layout, width, n, size)
-            cycles += blocks * passes * self._pass(groups * (self.y.w - self.direct))
+        for many, groups, size in runs:
+            passes = window_passes(layer, self.layout, width, n, size) if size > 1 else self.passes
+            cycles += many * passes * self._pass(groups * (self.y.w - self.direct))
             if self.direct:
                 passes = window_passes(layer, Im2colLayout.ROWS, width, n, size)
-                cycles += blocks * passes * self._pass(groups * self.direct)
+                cycles += many * passes * self._pass(groups * self.direct)
         return tiles * cycles
 
     def _end(self, tile: ConvTile) -> float:
