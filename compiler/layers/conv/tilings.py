@@ -867,6 +867,11 @@ def _divided_gathers(context: TilingContext, layer: ConvLayer) -> Iterator[tuple
         return
     more = passes_per_pixel(layer, Im2colLayout.ROWS, kernel_w, n) - array if by_rows else 0
     rest = max(drain + each - array, 0) / (more + each)
+    if not by_rows:  # at most as many are loaded as the bus can load while FUSE copies the others
+        line = layer.strides[0] * (kernel_w * in_c + n - 1) / n
+        image = layer.strides[0] * layer.strides[1] * in_c / n
+        store = 0 if context.y_on_chip else out_c * DTYPE_BYTES[layer.drain.dtype] / n
+        rest = min(rest, max(drain + each - store - image, 0) / (each + line))
     for width in widths:
         least = int(width * rest)
         for others in range(max(least, 1), min(least + 3, width)):
