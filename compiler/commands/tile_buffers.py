@@ -187,12 +187,34 @@ def row_groups(rows: int, together: int) -> list[tuple[int, int, int]]:
 
 
 class Segment(NamedTuple):
-    """Outputs of a row in a block: row of the group, first channel, first lane of the block, and number of channels."""
+    """Outputs of a row in a block: row of the group, first channel, first lane of the block, and number of lanes."""
 
     row: int
     channel: int
     lane: int
-    count: int
+    lanes: int
+
+
+@dataclass(frozen=True)
+class SharedBlock:
+    """Block of outputs of several rows; the segments have increasing rows and lanes."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def top(self) -> int:
+        """First row."""
+        return self.segments[0].row
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.segments[-1].row - self.top + 1
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes."""
+        return sum(segment.lanes for segment in self.segments)
 
 
 @dataclass(frozen=True)
@@ -216,27 +238,30 @@ class SharedRows:
     n: int
 
     @cached_property
-    def blocks(self) -> list[list[Segment]]:
-        """Segments of each block."""
+    def blocks(self) -> list[SharedBlock]:
+        """Blocks of a group."""
         return self.blocks_of(self.rows)
 
-    def blocks_of(self, rows: int) -> list[list[Segment]]:
-        """Return the segments of each block that has outputs of the first `rows` rows of a group."""
+    def blocks_of(self, rows: int) -> list[SharedBlock]:
+        """Return the blocks of the first `rows` rows of a group; the outputs of the other rows are missing."""
         out = []
         for start, lanes in pieces(self.rows * self.outputs, self.n):
-            block, lane = [], 0
+            segments, lane = [], 0
             while lane < lanes:
                 row, channel = divmod(start + lane, self.outputs)
-                count = min(self.outputs - channel, lanes - lane)
-                block.append(Segment(row, channel, lane, count))
-                lane += count
-            out.append([segment for segment in block if segment.row < rows])
-        return [block for block in out if block]
+                segments.append(Segment(row, channel, lane, min(self.outputs - channel, lanes - lane)))
+                lane += segments[-1].lanes
+            out.append(SharedBlock(tuple(segment for segment in segments if segment.row < rows)))
+        return [block for block in out if block.segments]
 
     @property
     def segments(self) -> int:
         """Number of segments of a group."""
-        return sum(len(block) for block in self.blocks)
+        return sum(len(block.segments) for block in self.blocks)
+
+    def more_rows(self, kernel: int, stride: int) -> int:
+        """Return the kernel rows of all blocks in addition to the `kernel` rows of a block of outputs of one row."""
+        return sum(kernel + (block.rows - 1) * stride for block in self.blocks) - kernel
 
     def sum_rows(self, rows: int, columns: int, blocks: int) -> int:
         """Return the rows of sums of a tile of `rows` output rows and `columns` of `blocks` blocks of outputs."""

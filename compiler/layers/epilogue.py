@@ -309,12 +309,12 @@ class Epilogue:
         for first, groups, size in row_groups(rows, shared.rows):
             blocks = shared.blocks_of(size)
             at_once = whole > 0 and len(shared.blocks) == 1 and not self.y.on_chip
-            drained = [(number, segment) for number, block in enumerate(blocks) for segment in block]
+            drained = [(number, segment) for number, block in enumerate(blocks) for segment in block.segments]
             drained.sort(key=lambda each: (each[1].row, each[1].lane), reverse=True)
-            for number, (row, channel, lane, count) in drained[-1:] if at_once else drained:
-                lanes, across, column = lane + count, -1, width - 1
+            for number, (row, channel, lane, own) in drained[-1:] if at_once else drained:
+                lanes, across, column = lane + own, -1, width - 1
                 if at_once:
-                    lanes, across, column = size * count, 1, 0
+                    lanes, across, column = size * own, 1, 0
                 at = (first // shared.rows * len(shared.blocks) + number) * width + column
                 same = {name: 0 for name in ("p_n", "b_n") if name in of_shared[number]}
                 made = fields | of_shared[number] | same
@@ -337,7 +337,7 @@ class Epilogue:
                     made[f"{stream}_base"] = start.plus((channel - lane) * bytes_each)
                     made[f"{stream}_x"] = across * _distance(fields, stream, "x")
                     made[f"{stream}_y"] = size * line
-                    made[f"{stream}_n"] = line - count * bytes_each
+                    made[f"{stream}_n"] = line - own * bytes_each
                 yield made
         if whole:
             yield fields | {"n_count": whole, "lanes_tail": self.lanes}

@@ -11,10 +11,10 @@ from compiler.commands.tile_buffers import (
     BufferRotation,
     CodegenContext,
     ColumnStrip,
+    SharedRows,
     TileBuffers,
     column_strips,
     pieces,
-    SharedRows,
     row_groups,
 )
 from compiler.layers.conv.input_layout import (
@@ -174,7 +174,7 @@ class ConvSteps:
     @property
     def _depths(self) -> list[int]:
         """Sizes of the reduction dimension of blocks of outputs of one row, of two rows and so on."""
-        most = max(block[-1].row - block[0].row + 1 for block in self.shared.blocks)
+        most = max(block.rows for block in self.shared.blocks)
         return [self._depth(rows) for rows in range(1, most + 1)]
 
     def _shared(self, part: TilePart) -> SharedRows | None:
@@ -299,7 +299,8 @@ class ConvSteps:
                 whole = part.blocks > (shared is not None)
                 how = self.p.fields(part.block, out[-1]) if whole else {}
                 of_shared = [
-                    self.p_shared.fields(number, out[-1]) for number in range(len(shared.blocks) if shared else 0)
+                    self.p_shared.fields(number, out[-1])
+                    for number in range(len(shared.blocks) if shared else 0)
                 ]
                 self.drain.add(
                     out[-1], acc, how, part.start, part.rows, part.block, part.blocks, shared, of_shared
@@ -375,7 +376,10 @@ class ConvSteps:
                 for walk in self.image.get(step, load_rows, whole, block, k)
             ]
         if shared:
-            last = {"w_base": weights.plus(whole.blocks * self.w_part), "acc_base": acc.plus(whole.blocks * acc_oc)}
+            last = {
+                "w_base": weights.plus(whole.blocks * self.w_part),
+                "acc_base": acc.plus(whole.blocks * acc_oc),
+            }
             commands += self._shared_rows(step, fields | last, above, load_rows, part, block, shared)
         return [self.context.command(Unit.MATRIX, **each) for each in commands]
 
@@ -398,21 +402,20 @@ class ConvSteps:
         assert isinstance(weights, BufferRef) and isinstance(sums, BufferRef)
         for first, count, size in row_groups(part.rows, shared.rows):
             group = (above + first) // shared.rows * len(shared.blocks)
-            for number, segments in enumerate(shared.blocks_of(size)):
-                top, lanes = segments[0].row, segments[-1].lane + segments[-1].count
-                rows = segments[-1].row - top + 1
-                groups = RowGroups(part.start + first + top, count, shared.rows, rows)
-                depth = self._depth(rows)
+            for number, shared_block in enumerate(shared.blocks_of(size)):
+                start = part.start + first + shared_block.top
+                groups = RowGroups(start, count, shared.rows, shared_block.rows)
+                depth = self._depth(shared_block.rows)
                 of_block = {
                     "w_base": weights.plus(sum(self.w_shared[:number])),
                     "ic_count": ceil_div(depth, n),
                     "k_tail": (depth - 1) % n + 1,
                     "oc_count": 1,
-                    "n_tail": lanes,
+                    "n_tail": shared_block.lanes,
                 }
                 for walk in self.image.get(step, load_rows, part, block, 0, groups):
-                    start = sums.plus((group + number) * width + walk.column)
-                    places = {"acc_base": start, "acc_y": len(shared.blocks) * width}
+                    sum_of = sums.plus((group + number) * width + walk.column)
+                    places = {"acc_base": sum_of, "acc_y": len(shared.blocks) * width}
                     out.append(fields | of_block | walk.fields | places)
         return out
 

@@ -121,7 +121,7 @@ def shared_passes(layer: ConvLayer, layout: Im2colLayout, width: int, shared: Sh
     width : int
         Pixels of each row of a strip; without effect for layouts without strips.
     """
-    return sum(window_passes(layer, layout, width, shared.n, block[-1].row - block[0].row + 1) for block in shared.blocks)
+    return sum(window_passes(layer, layout, width, shared.n, block.rows) for block in shared.blocks)
 
 
 def shared_rows(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> SharedRows:
@@ -148,8 +148,8 @@ def shared_rows(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> S
         array = whole * max(height * layer.batch * y.w, n)
         array += shared_passes(layer, layout, width, shared) * max(groups * y.w, n)
         drain = (blocks * height * layer.batch + groups * shared.segments) * y.w
-        taps = sum(kernel_h + (block[-1].row - block[0].row) * layer.strides[0] for block in shared.blocks)
-        return max(array, drain) + taps * kernel_w * in_c
+        height_of = kernel_h + shared.more_rows(kernel_h, layer.strides[0])
+        return max(array, drain) + height_of * kernel_w * in_c
 
     several = (SharedRows(rows, rest, n) for rows in range(2, min(_MAX_SHARED_ROWS, height) + 1))
     return min((alone, *(each for each in several if len(each.blocks) <= _MAX_SHARED_BLOCKS)), key=cycles)
@@ -183,14 +183,12 @@ def share_rows(layer: ConvLayer, shared: SharedRows) -> tuple[list[NDArray], Dra
     out_c, kernel_h, *inner = layer.weights.shape
     first, stride, found = out_c - shared.outputs, layer.strides[0], []
     for block in shared.blocks:
-        top = block[0].row
-        height = kernel_h + (block[-1].row - top) * stride
-        lanes = block[-1].lane + block[-1].count
-        weights = np.full((lanes, height, *inner), layer.w_zp, layer.weights.dtype)
-        for row, channel, lane, count in block:
-            above = (row - top) * stride
-            channels = slice(first + channel, first + channel + count)
-            weights[lane : lane + count, above : above + kernel_h] = layer.weights[channels]
+        height = kernel_h + (block.rows - 1) * stride
+        weights = np.full((block.lanes, height, *inner), layer.w_zp, layer.weights.dtype)
+        for row, channel, lane, lanes in block.segments:
+            above = (row - block.top) * stride
+            channels = slice(first + channel, first + channel + lanes)
+            weights[lane : lane + lanes, above : above + kernel_h] = layer.weights[channels]
         found.append(weights)
     return found, layer.drain.part(np.tile(np.arange(first, out_c), shared.rows))
 

@@ -16,7 +16,6 @@ from compiler.layers.conv.input_layout import (
     passes_per_pixel,
     reads_rows,
     row_phases,
-    shared_passes,
     shared_rows,
     strips_of,
     window_passes,
@@ -187,18 +186,12 @@ class _Cut:
         whole = blocks - (shared is not None)
         cycles = whole * self._passes(rows, self.again * depth, self.row_passes)
         for _, groups, size in row_groups(rows, shared.rows) if shared else ():
-            for segments in shared.blocks_of(size) if shared else ():
-                strips, rows = (
-                    window_passes(
-                        self.packed,
-                        layout,
-                        self.wide.weights.shape[2],
-                        self.n,
-                        segments[-1].row - segments[0].row + 1,
-                    )
+            for block_of in shared.blocks_of(size) if shared else ():
+                over = (
+                    window_passes(self.packed, layout, self.wide.weights.shape[2], self.n, block_of.rows)
                     for layout in (self.layout, Im2colLayout.ROWS)
                 )
-                cycles += self._passes(groups, strips, rows)
+                cycles += self._passes(groups, *over)
         return cycles
 
     def _passes(self, groups: int, strips: int, rows: int) -> float:
@@ -213,17 +206,11 @@ class _Cut:
             return rows * self.y.w * blocks * self.drain_rate, 1
         points, commands = rows * (blocks - 1), int(blocks > 1)
         for _, groups, size in row_groups(rows, shared.rows):
-            segments = sum(map(len, shared.blocks_of(size)))
+            segments = sum(len(each.segments) for each in shared.blocks_of(size))
             points += groups * segments
             at_once = blocks > 1 and len(shared.blocks) == 1 and not self.context.y_on_chip
             commands += 1 if at_once else segments
         return points * self.y.w * self.drain_rate, commands
-
-    @property
-    def shared_height(self) -> int:
-        """Number of kernel rows of the blocks of outputs of several rows in addition to those of the last block."""
-        rows = sum(block[-1].row - block[0].row for block in self.shared.blocks)
-        return rows * self.stride + (len(self.shared.blocks) - 1) * self.kernel_h
 
     def out(self, pixels: int, block: int, columns: int) -> float:
         """Return the bus beats for storing the results of some channel blocks."""
@@ -384,7 +371,7 @@ class _Tile:
         loads, shared, commands = self._image(k, until), cut.shared_of(part.block, part.blocks), 0
         taps = self.columns * cut.taps
         if self.block + self.columns == cut.blocks:
-            taps += cut.shared_height * cut.taps // cut.kernel_h
+            taps += cut.shared.more_rows(cut.kernel_h, cut.stride) * cut.taps // cut.kernel_h
         loads.append(("w", (self.key[0], self.block, k), float(taps * deep)))
         fuse = store = gathers = 0.0
         if drained:
@@ -658,8 +645,7 @@ class ConvTiler:
             return None
         part = 1.0 if whole else tile.depth * n / self.in_c
         taps = self.kernel_h * self.wide.weights.shape[2]
-        more = sum(block[-1].row - block[0].row for block in shared.blocks) * layer.strides[0]
-        more = (more + (len(shared.blocks) - 1) * self.kernel_h) * self.wide.weights.shape[2]
+        more = shared.more_rows(self.kernel_h, layer.strides[0]) * self.wide.weights.shape[2]
         w_bytes = (tile.columns * taps + more) * min(tile.depth * n, self.in_c) * n
         x_bytes, x_beats = self.image(tile.rows_per_load, part, tile.columns)
         y_buffers = _SPLIT_Y_BUFFERS if context.split_last_tile and not context.y_on_chip else 2
@@ -761,9 +747,9 @@ class ConvTiler:
         runs = [(float(blocks - (shared.rows > 1)), high, 1)]
         if shared.rows > 1:
             runs += [
-                (1.0, float(groups), segments[-1].row - segments[0].row + 1)
+                (1.0, float(groups), block.rows)
                 for _, groups, size in row_groups(ceil(high), shared.rows)
-                for segments in shared.blocks_of(size)
+                for block in shared.blocks_of(size)
             ]
         cycles = 0.0
         for many, groups, size in runs:
