@@ -618,7 +618,9 @@ class ConvTiler:
     def _rows(self) -> list[int]:
         """Return candidate numbers of rows of a tile: the whole image, and groups of rows that share a block."""
         shared = self.shared.rows
-        return sorted({min(ceil_div(rows, shared) * shared, self.y.h) for rows in cuts(self.y.h)})
+        return sorted(
+            {min(ceil_div(rows, shared) * shared, self.y.h) for rows in cuts(self.y.h)}, reverse=True
+        )
 
     def _tiling(self, tile: ConvTile) -> tuple[float, LayerSchedule] | None:
         """Return the estimated cycles and the schedule of a tile; None if it does not fit."""
