@@ -91,11 +91,10 @@ def random_image(rng: np.random.Generator) -> tuple[Draft, Tensor, Tensor]:
     batch, inputs, outputs = int(rng.integers(1, 3)), int(rng.integers(1, 6)), int(rng.integers(1, 42))
     x = draft.input((batch, h, w, inputs), dtype)
     zero = int(rng.integers(0, 256)) if dtype == "uint8" else int(rng.integers(-3, 4))
-    weights = draft.constant(
-        (outputs, *kernel, inputs), dtype, Quantization.per_tensor(0.01, zero)
-    )
+    weights = draft.constant((outputs, *kernel, inputs), dtype, Quantization.per_tensor(0.01, zero))
     size = [
-        (each + pads[axis] + pads[axis + 2] - kernel[axis]) // strides[axis] + 1 for axis, each in enumerate((h, w))
+        (each + pads[axis] + pads[axis + 2] - kernel[axis]) // strides[axis] + 1
+        for axis, each in enumerate((h, w))
     ]
     how = {"strides": tuple(strides), "pads": pads, "dilations": (1, 1), "groups": 1}
     made = (batch, *size, outputs)

@@ -442,6 +442,8 @@ _ORDERS = (("rows", True), ("rows", False), ("channels", False))
 _SUFFICIENT_RATIO = 1.1
 #: Cycles by which a tile of weights is delayed if few rows hide its load, since reads of activations have priority.
 _WEIGHT_DELAY_CYCLES = 2
+#: Cycles per tile in which MATRIX waits for one of two buffers of sums if FUSE gathers strips between draining them.
+_SUM_WAIT_CYCLES = 25
 #: Cycles of FUSE between two commands that drain sums of a tile.
 _DRAIN_COMMAND_CYCLES = 15
 #: Cycles of a tile that do not overlap with other work.
@@ -708,6 +710,8 @@ class ConvTiler:
             array, bus * context.beat * BUS_OVERHEAD, drain + gathers, steps * issue, w_stream, x_stream
         )
         cycles += gathers / row_loads
+        if gathers and sum_buffers(context, sums) == 2:
+            cycles += tiles * _SUM_WAIT_CYCLES
         cycles += self._end(tile) + start + tiles * groups * _TILE_OVERHEAD_CYCLES + (steps - tiles * groups)
         cycles += context.neighbour_cycles * (tile.rows / self.y.h if tile.order == "rows" else 1)
         cycles += (
