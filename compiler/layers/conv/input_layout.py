@@ -209,6 +209,11 @@ def reads_rows(layer: ConvLayer, on_chip: bool, n: int) -> bool:
     return on_chip or (layer.strides[0] > 1 and by_rows <= _MAX_MORE_PASSES * by_strips)
 
 
+def source_columns(layer: ConvLayer, x: Image, strips: int) -> int:
+    """Return the number of columns of the image `x` that `strips` adjacent strips cover."""
+    return min((strips - 1) * layer.strides[1] + layer.weights.shape[2], x.w)
+
+
 #: Cycles of FUSE between two commands that gather strips, fewer if these are gathered long before they are needed.
 _GATHER_COMMAND, _NEXT_GATHER = 25, 8
 

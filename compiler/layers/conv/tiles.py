@@ -632,8 +632,19 @@ class ConvImage:
         """Return the load of the image rows of which strips are gathered."""
         *_, start, rows, _ = key  # type: ignore[misc]
         first, count = self._rows(start, rows)
-        lines = image_lines(self.x, count, self.x.c, "dst", self.x.c, self.x.w * self.x.c)
-        return [self.context.command(Unit.LOAD, dram=self.x.address(first), dst=address, **lines)]
+        left, right = self._source_columns
+        lines = image_lines(self.x.columns(left, right - left), count, self.x.c, "dst", self.x.c, self.x.w * self.x.c)
+        source, inner = self.x.address(first, left), address.plus(left * self.x.c)
+        return [self.context.command(Unit.LOAD, dram=source, dst=inner, **lines)]
+
+    @property
+    def _source_columns(self) -> tuple[int, int]:
+        """First column of the image rows that strips are gathered from, or that MATRIX reads, and the one after them."""
+        sources = self._strip_sources
+        runs = _joined([*sources.gathered, *sources.direct])
+        left = runs[0][0] * self.strip_stride + self.strip.before
+        right = (sum(runs[-1]) - 1) * self.strip_stride + self.strip.before + self.strip_width
+        return max(left, 0), min(right, self.x.w)
 
     def _gather_rows(self, address: BufferRef, load_rows: Rows, part: Rows) -> list[Command]:
         """Return the FUSE commands that gather some rows of strips of a load.

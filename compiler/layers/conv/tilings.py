@@ -17,6 +17,7 @@ from compiler.layers.conv.input_layout import (
     reads_rows,
     row_phases,
     shared_rows,
+    source_columns,
     strips_of,
     window_passes,
 )
@@ -151,8 +152,9 @@ class _Cut:
         count = input_rows(rows, self.stride, reach, x.h)
         if self.loaded:
             strips = self.loaded // self.strip_pixels * ((rows - 1) * self.stride + self.kernel_h)
-            beats = strips * max((self.wide.weights.shape[2] * x.c + n - 1) / n, least)
-            return beats + lines(count, x.w * x.c, self.x_row, n, least)
+            beats = strips * max((self.wide.weights.shape[2] * x.c + n - 1) / n + _SHORT_LINE_BEATS, least)
+            width = source_columns(self.wide, x, self.gathered // self.strip_pixels)
+            return beats + lines(count, width * x.c, self.x_row, n, least)
         if self.layout == Im2colLayout.ROWS:
             if self.strips > 1:
                 return lines(count, x.w * x.c, self.x_row, n, least)
@@ -444,6 +446,8 @@ _SUFFICIENT_RATIO = 1.1
 _WEIGHT_DELAY_CYCLES = 2
 #: Cycles per tile in which MATRIX waits for one of two buffers of sums if FUSE gathers strips between draining them.
 _SUM_WAIT_CYCLES = 25
+#: Beats by which a line of a strip delays the bus in addition to its own, measured with nine bytes per line.
+_SHORT_LINE_BEATS = 0.5
 #: Cycles of FUSE between two commands that drain sums of a tile.
 _DRAIN_COMMAND_CYCLES = 15
 #: Cycles of a tile that do not overlap with other work.
@@ -558,8 +562,11 @@ class ConvTiler:
         if part == 1.0:
             if channels < self.x.c:  # only the channels of some groups are loaded
                 return size, lines(rows * self.x.w, channels, self.x.c, n)
-            if self.strips > 1:
+            if self.loaded:
+                line = channels * source_columns(self.wide, self.x, self.gathered // self.strip_pixels)
                 return size, lines(rows, line, self.x_row, n) + strips
+            if self.strips > 1:
+                return size, lines(rows, line, self.x_row, n)
             return size, (size - gathered) / n + strips
         astride = 0 if self.x.c % n == 0 else n - 1  # pieces of pixels begin anywhere in a beat
         return size, rows * self.x.w * (self.x.c * part + astride) / n
