@@ -633,7 +633,9 @@ class ConvImage:
         *_, start, rows, _ = key  # type: ignore[misc]
         first, count = self._rows(start, rows)
         left, right = self._source_columns
-        lines = image_lines(self.x.columns(left, right - left), count, self.x.c, "dst", self.x.c, self.x.w * self.x.c)
+        lines = image_lines(
+            self.x.columns(left, right - left), count, self.x.c, "dst", self.x.c, self.x.w * self.x.c
+        )
         source, inner = self.x.address(first, left), address.plus(left * self.x.c)
         return [self.context.command(Unit.LOAD, dram=source, dst=inner, **lines)]
 

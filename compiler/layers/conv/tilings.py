@@ -193,13 +193,17 @@ class _Cut:
                     window_passes(self.packed, layout, self.wide.weights.shape[2], self.n, block_of.rows)
                     for layout in (self.layout, Im2colLayout.ROWS)
                 )
-                cycles += self._passes(groups, *over)
+                cycles += self._passes(groups, *over, least=self.n + _SHIFT_CYCLES)
         return cycles
 
-    def _passes(self, groups: int, strips: int, rows: int) -> float:
-        """Return the cycles of MATRIX for groups of rows with some passes over strips, or over image rows."""
-        cycles = strips * max(groups * (self.y.w - self.direct), self.n)
-        return cycles + (self.direct > 0) * rows * max(groups * self.direct, self.n)
+    def _passes(self, groups: int, strips: int, rows: int, least: int = 0) -> float:
+        """Return the cycles of MATRIX for groups of rows with some passes over strips, or over image rows.
+
+        Each pass takes at least `least` cycles, or N.
+        """
+        least = max(least, self.n)
+        cycles = strips * max(groups * (self.y.w - self.direct), least)
+        return cycles + (self.direct > 0) * rows * max(groups * self.direct, least)
 
     def drains(self, rows: int, block: int, blocks: int) -> tuple[float, int]:
         """Return the cycles and the number of commands in which FUSE drains `rows` rows of some blocks of outputs."""
@@ -444,6 +448,8 @@ _ORDERS = (("rows", True), ("rows", False), ("channels", False))
 _SUFFICIENT_RATIO = 1.1
 #: Cycles by which a tile of weights is delayed if few rows hide its load, since reads of activations have priority.
 _WEIGHT_DELAY_CYCLES = 2
+#: Cycles in addition to N that a pass over groups of rows takes at least, because its weights arrive.
+_SHIFT_CYCLES = 5
 #: Cycles per tile in which MATRIX waits for one of two buffers of sums if FUSE gathers strips between draining them.
 _SUM_WAIT_CYCLES = 25
 #: Beats by which a line of a strip delays the bus in addition to its own, measured with nine bytes per line.
