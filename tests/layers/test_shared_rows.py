@@ -135,3 +135,43 @@ def test_random_convolutions_are_exact(
         assert all(np.array_equal(found[each], wanted[each]) for each in outputs), schedule
         ran += 1
     assert ran
+
+
+@pytest.mark.parametrize(
+    ("shape", "blocks"),
+    [
+        (Convolution(24, 24, inputs=3, outputs=24), [16]),  # 8 outputs of two rows
+        (Convolution(24, 24, inputs=3, outputs=20, strides=(2, 2)), [12]),  # 4 outputs of three rows
+        (Convolution(24, 24, inputs=3, outputs=12, kernel=(5, 5), pad=2), [16, 16, 16]),  # of four rows
+        (Convolution(24, 23, inputs=3, outputs=8), [16]),
+        (Convolution(24, 24, inputs=3, outputs=32), [16]),  # no outputs beyond whole blocks
+    ],
+)
+def test_blocks_that_share_rows(shape: Convolution, blocks: list[int], shared: list[SharedRows]) -> None:
+    shape.check("n16", 0)
+    assert [block.lanes for block in shared[-1].blocks] == blocks
+
+
+@pytest.mark.parametrize(
+    ("shape", "share"),
+    [
+        (Convolution(64, 64, inputs=3, outputs=24), 0.685),
+        (Convolution(112, 112, inputs=3, outputs=24, strides=(2, 2)), 0.655),
+        (Convolution(64, 64, inputs=3, outputs=20), 0.645),
+        (Convolution(64, 64, inputs=3, outputs=40), 0.715),
+        (Convolution(64, 64, inputs=4, outputs=24), 0.725),
+        (Convolution(64, 64, inputs=4, outputs=28), 0.705),
+        (Convolution(128, 128, inputs=1, outputs=24, strides=(2, 2)), 0.73),
+        (Convolution(144, 144, inputs=1, outputs=16, strides=(2, 2)), 0.655),
+        (Convolution(40, 40, inputs=3, outputs=24, kernel=(5, 5), pad=2), 0.815),
+        (Convolution(96, 96, inputs=3, outputs=24, kernel=(7, 7), strides=(2, 2), pad=3), 0.815),
+    ],
+)
+def test_cycles(shape: Convolution, share: float) -> None:
+    """Cycles are compared with the limit of the array and of the bus."""
+    pixels = 1
+    for size, taps, step in zip((shape.h, shape.w), shape.kernel, shape.strides, strict=True):
+        pixels *= (size + 2 * shape.pad - taps) // step + 1
+    weights = shape.outputs * shape.inputs * shape.kernel[0] * shape.kernel[1]
+    limit = max(pixels * weights / 256, (shape.h * shape.w * shape.inputs + pixels * shape.outputs) / 16)
+    assert limit / shape.cycles() >= share
