@@ -18,7 +18,6 @@ from hw.errors import InputError
 from tests.layers.test_thin_convolutions import TARGETS, Convolution
 from tests.support.graphs import Draft, run_on
 
-
 #: Attributes of a 3x3 pool whose output has the shape of its input.
 _WINDOW = {"kernel": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1)}
 

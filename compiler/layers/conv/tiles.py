@@ -641,7 +641,7 @@ class ConvImage:
 
     @property
     def _source_columns(self) -> tuple[int, int]:
-        """First column of the image rows that strips are gathered from, or that MATRIX reads, and the one after them."""
+        """First column of the image rows that FUSE or MATRIX reads, and the column after the last one."""
         sources = self._strip_sources
         runs = _joined([*sources.gathered, *sources.direct])
         left = runs[0][0] * self.strip_stride + self.strip.before
