@@ -329,7 +329,7 @@ class ConvSteps:
         acc, above : BufferRef, int
             Sums of the part of the tile, and number of its rows before these rows.
         part : TilePart
-            These rows.
+            Rows and blocks for which the commands are returned.
         block : int
             First block of the tile's weights.
         k, k_count : int
