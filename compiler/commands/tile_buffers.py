@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby, product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from compiler.commands.commands import (
     TileStep,
 )
 from compiler.schedule.schedule import LayerSchedule
+from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_STAGE
 from hw.isa.enums import Space, Unit
@@ -168,6 +171,103 @@ def pieces(total: int, size: int) -> Iterator[tuple[int, int]]:
     """Yield the start and length of each piece when `total` elements are split into pieces of at most `size`."""
     for start in range(0, total, size):
         yield start, min(size, total - start)
+
+
+def row_groups(rows: int, together: int) -> list[tuple[int, int, int]]:
+    """Split rows into groups of `together` rows and a smaller last group.
+
+    Returns
+    -------
+    list of (int, int, int)
+        First row, number of groups and rows of each group, for each size of groups.
+    """
+    whole = rows // together
+    runs = [(0, whole, together), (whole * together, 1, rows % together)]
+    return [(first, groups, size) for first, groups, size in runs if groups and size]
+
+
+class Segment(NamedTuple):
+    """Outputs of a row in a block: row of the group, first channel, first lane of the block, and number of lanes."""
+
+    row: int
+    channel: int
+    lane: int
+    lanes: int
+
+
+@dataclass(frozen=True)
+class SharedBlock:
+    """Block of outputs of several rows; the segments have increasing rows and lanes."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def top(self) -> int:
+        """First row."""
+        return self.segments[0].row
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.segments[-1].row - self.top + 1
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes."""
+        return sum(segment.lanes for segment in self.segments)
+
+
+@dataclass(frozen=True)
+class SharedRows:
+    """Outputs of a convolution beyond whole blocks of N channels, of a group of adjacent rows, in blocks of N lanes.
+
+    The outputs of a group are numbered row by row, and each block has N consecutive ones.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of a group.
+    outputs : int
+        Outputs of each row, at most N.
+    n : int
+        Lanes of a block.
+    """
+
+    rows: int
+    outputs: int
+    n: int
+
+    @cached_property
+    def blocks(self) -> list[SharedBlock]:
+        """Blocks of a group."""
+        return self.blocks_of(self.rows)
+
+    def blocks_of(self, rows: int) -> list[SharedBlock]:
+        """Return the blocks of the first `rows` rows of a group; the outputs of the other rows are missing."""
+        out = []
+        for start, lanes in pieces(self.rows * self.outputs, self.n):
+            segments, lane = [], 0
+            while lane < lanes:
+                row, channel = divmod(start + lane, self.outputs)
+                segments.append(Segment(row, channel, lane, min(self.outputs - channel, lanes - lane)))
+                lane += segments[-1].lanes
+            out.append(SharedBlock(tuple(segment for segment in segments if segment.row < rows)))
+        return [block for block in out if block.segments]
+
+    @property
+    def segments(self) -> int:
+        """Number of segments of a group."""
+        return sum(len(block.segments) for block in self.blocks)
+
+    def more_rows(self, kernel: int, stride: int) -> int:
+        """Return the kernel rows of all blocks in addition to the `kernel` rows of a block of outputs of one row."""
+        return sum(kernel + (block.rows - 1) * stride for block in self.blocks) - kernel
+
+    def sum_rows(self, rows: int, columns: int, blocks: int) -> int:
+        """Return the rows of sums of a tile of `rows` output rows and `columns` of `blocks` blocks of outputs."""
+        if columns < blocks:
+            return rows * columns
+        return rows * (blocks - 1) + ceil_div(rows, self.rows) * len(self.blocks)
 
 
 def image_rows(start: int, rows: int, stride: int, top: int, reach: int, height: int) -> tuple[int, int]:

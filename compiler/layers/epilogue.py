@@ -1,7 +1,7 @@
 """Epilogue of a layer that computes sums: requantization parameters, FUSE and STORE commands."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from compiler.commands.commands import (
     BlockedLayout,
@@ -12,7 +12,14 @@ from compiler.commands.commands import (
     TensorLayout,
     TileStep,
 )
-from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, image_lines
+from compiler.commands.tile_buffers import (
+    BufferRotation,
+    CodegenContext,
+    SharedRows,
+    TileBuffers,
+    image_lines,
+    row_groups,
+)
 from compiler.layers.base import Addend, Drain, Residual
 from compiler.util.scaling import bias_image, bytes_word, param_image
 from compiler.util.tiles import ceil_div
@@ -215,8 +222,21 @@ class Epilogue:
         rows: int,
         block: int,
         blocks: int,
+        shared: SharedRows | None = None,
+        of_shared: Sequence[dict[str, int | BufferRef]] = (),
     ) -> None:
-        """Add to a step the drain of `rows` output rows from `start`, for `blocks` channel blocks from `block`."""
+        """Add to a step the drain of `rows` output rows from `start`, for `blocks` channel blocks from `block`.
+
+        Parameters
+        ----------
+        parameters : dict
+            Fields that select the parameters of the first block.
+        shared : SharedRows or None
+            Blocks with channels of several rows in place of the last block: their sums follow those of the other
+            blocks, group by group.
+        of_shared : sequence of dict
+            Fields that select the parameters of each of these blocks.
+        """
         lanes = min(blocks * self.lanes, self.channels - block * self.lanes)
         first, width = (self.channel + block * self.lanes) * self.bytes, lanes * self.bytes
         pixels = rows * self.y.w
@@ -240,8 +260,12 @@ class Epilogue:
             "clip_lo": self.drain.clip[0],
             "clip_hi": self.drain.clip[1],
         }
-        fields |= self._residual(step, start, pixels, self.channel + block * self.lanes, lanes)
-        step.fuse += [self.context.command(Unit.FUSE, **each) for each in self._parts(fields, start, rows)]
+        apart = shared is not None or not self.y.even
+        fields |= self._residual(step, start, pixels, self.channel + block * self.lanes, lanes, apart=apart)
+        commands = self._parts(fields, start, rows)
+        if shared:
+            commands = self._shared_rows(fields, rows, blocks - 1, shared, of_shared)
+        step.fuse += [self.context.command(Unit.FUSE, **each) for each in commands]
         if not self.y.on_chip:
             step.stores += [
                 self.context.command(Unit.STORE, **each)
@@ -263,6 +287,61 @@ class Epilogue:
         """Return the fields of the commands that drain `rows` output rows from `start`: all pixels at once."""
         return [fields]
 
+    def _shared_rows(
+        self,
+        fields: dict[str, int | BufferRef],
+        rows: int,
+        whole: int,
+        shared: SharedRows,
+        of_shared: Sequence[dict[str, int | BufferRef]],
+    ) -> Iterator[dict[str, int | BufferRef]]:
+        """Yield the fields of the commands that drain `whole` blocks, and blocks with channels of several rows.
+
+        FUSE writes the first lanes of a sum, up to those of a row's channels. The lanes before these overwrite bytes
+        before the channels in the scratchpad: of whole blocks, which are therefore drained last, or, without whole
+        blocks, of pixels to the left and of rows above. Rows are therefore drained from the last to the first one,
+        pixels from right to left, and the channels in the first lanes of a block after the others of their row. If
+        whole blocks follow and no pixels of other tiles, one command writes all lanes for each row.
+        """
+        width, element = self.y.w, {"d": self.bytes}
+        if self.drain.residual is not None:
+            element["b" if self._adds_sums else "r"] = self.other_bytes
+        for first, groups, size in row_groups(rows, shared.rows):
+            blocks = shared.blocks_of(size)
+            at_once = whole > 0 and len(shared.blocks) == 1 and not self.y.on_chip
+            drained = [(number, segment) for number, block in enumerate(blocks) for segment in block.segments]
+            drained.sort(key=lambda each: (each[1].row, each[1].lane), reverse=True)
+            for number, (row, channel, lane, own) in drained[-1:] if at_once else drained:
+                lanes, across, column = lane + own, -1, width - 1
+                if at_once:
+                    lanes, across, column = size * own, 1, 0
+                at = (first // shared.rows * len(shared.blocks) + number) * width + column
+                same = {name: 0 for name in ("p_n", "b_n") if name in of_shared[number]}
+                made = fields | of_shared[number] | same
+                made |= {
+                    "a_base": _moved(fields, "a", n=whole).plus(at),
+                    "a_n": 0,
+                    "a_u": len(shared.blocks) * width,
+                    "a_v": across,
+                    "x_count": width,
+                    "y_count": groups,
+                    "u_y": 1,
+                    "v_x": 1,
+                    "n_count": size if at_once else 1,
+                    "lanes": lanes,
+                    "lanes_tail": lanes,
+                }
+                for stream, bytes_each in element.items():
+                    line = _distance(fields, stream, "y")
+                    start = _moved(fields, stream, n=whole, y=first + row, x=column)
+                    made[f"{stream}_base"] = start.plus((channel - lane) * bytes_each)
+                    made[f"{stream}_x"] = across * _distance(fields, stream, "x")
+                    made[f"{stream}_y"] = size * line
+                    made[f"{stream}_n"] = line - own * bytes_each
+                yield made
+        if whole:
+            yield fields | {"n_count": whole, "lanes_tail": self.lanes}
+
     def _stage(self, step: TileStep) -> int | BufferRef:
         parts = {"d_dst": 1, "d_dtype": self.drain.dtype, "tail_dim": FUSE_DIMS.index("n")}
         if self.drain.residual and not self._adds_sums:
@@ -276,9 +355,12 @@ class Epilogue:
         return {"x_count": self.y.w, "y_count": rows, "a_u": self.y.w, "a_v": 1, "u_y": 1, "v_x": 1}
 
     def _residual(
-        self, step: TileStep, start: int, pixels: int, channel: int, lanes: int
+        self, step: TileStep, start: int, pixels: int, channel: int, lanes: int, *, apart: bool
     ) -> dict[str, int | BufferRef]:
-        """Return the fields that read the second summand; `channel` and `lanes` are the tile's channels."""
+        """Return the fields that read the second summand; `channel` and `lanes` are the tile's channels.
+
+        `apart` is True if rows are a separate dimension.
+        """
         residual = self.drain.residual
         if residual is None:
             return {}
@@ -290,7 +372,7 @@ class Epilogue:
             address = self.other.get((self.number, self.column, start, pixels, first, width), step)
             pixel, row = width, self.y.w * width
         stream = "b" if self._adds_sums else "r"
-        rows = {} if self.y.even else {f"{stream}_y": row}
+        rows = {f"{stream}_y": row} if apart else {}
         walk = {
             f"{stream}_base": address,
             f"{stream}_x": pixel,
@@ -310,3 +392,17 @@ class Epilogue:
         layout = self._summand(residual)
         lines = image_lines(layout, pixels // layout.w, width, "dst", width)
         return [self.context.command(Unit.LOAD, dram=layout.address(start, 0, first), dst=address, **lines)]
+
+
+def _distance(fields: dict[str, int | BufferRef], stream: str, dimension: str) -> int:
+    """Return the distance between two elements of a stream along a dimension."""
+    found = fields.get(f"{stream}_{dimension}", 0)
+    assert isinstance(found, int)
+    return found
+
+
+def _moved(fields: dict[str, int | BufferRef], stream: str, **steps: int) -> BufferRef:
+    """Return the first address of a stream, moved by a number of steps along each dimension."""
+    base = fields[f"{stream}_base"]
+    assert isinstance(base, BufferRef)
+    return base.plus(sum(count * _distance(fields, stream, name) for name, count in steps.items()))

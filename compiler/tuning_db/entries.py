@@ -21,7 +21,8 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 #: string when the measured cycles of an unchanged schedule change (tests/fixtures/v1/cycles.json). Version 2: buffers
 #: keep the addresses that they have under the initial schedule. Version 3: other passes of softmax and normalizations.
 #: Version 4: shorter latencies of the machine, other strips of convolutions, other orders of depthwise convolutions.
-KEY_VERSION = "4"
+#: Version 5: outputs of several rows in one block.
+KEY_VERSION = "5"
 
 
 @identity("Key", "subgraph", "profile", "options")

@@ -87,7 +87,7 @@ def test_memory_limits_apply(tmp_path: Path) -> None:
     path.write_bytes(draft.file())
     inputs = [draft.values(name) for name in draft.inputs]
     plain = compile(path, "n8", cache=False)
-    small = compile(path, "n8", limits=MemoryLimits(acc_bytes=1 << 13), cache=False)
+    small = compile(path, "n8", limits=MemoryLimits(acc_bytes=1 << 12), cache=False)
     widths = [min(layer.strip_width for layer in made.schedule.layers.values()) for made in (plain, small)]
     assert widths[1] < widths[0]
     for name, values in plain(*inputs).items():

@@ -11,9 +11,11 @@ from compiler.commands.tile_buffers import (
     BufferRotation,
     CodegenContext,
     ColumnStrip,
+    SharedRows,
     TileBuffers,
     column_strips,
     pieces,
+    row_groups,
 )
 from compiler.layers.conv.input_layout import (
     Im2colLayout,
@@ -21,11 +23,21 @@ from compiler.layers.conv.input_layout import (
     layout_of,
     pack_pixels,
     row_phases,
+    share_rows,
+    shared_rows,
     strip_depth,
     strips_of,
 )
 from compiler.layers.conv.layer import ConvLayer, lower_dense
-from compiler.layers.conv.tiles import ConvCut, ConvImage, Rows, TilePart, split_first_tile, split_last_tile
+from compiler.layers.conv.tiles import (
+    ConvCut,
+    ConvImage,
+    RowGroups,
+    Rows,
+    TilePart,
+    split_first_tile,
+    split_last_tile,
+)
 from compiler.layers.conv.tilings import conv_tile_model, conv_tilings
 from compiler.layers.depthwise import lower_convolution
 from compiler.layers.epilogue import Epilogue, parameters
@@ -97,32 +109,43 @@ class ConvSteps:
         self.k_size = min(schedule.depth, self.k_blocks)
         if self.grouped or self.layout != Im2colLayout.PIXELS:
             self.k_size = self.k_blocks
+        #: Blocks of the channels beyond whole blocks.
+        self.shared = SharedRows(1, (self.out_c - 1) % n + 1, n)
+        if self.k_size == self.k_blocks and not self.y.streamed:
+            self.shared = shared_rows(layer, self.layout, self.weights.shape[2], n)
         self._allocate_buffers()
 
     def _allocate_buffers(self) -> None:
         layer, schedule, n = self.layer, self.context.schedule, self.config.n
         name = layer.name if layer.groups == 1 or self.grouped else f"{layer.name}.{self.group}"
         part = slice(self.group * self.out_c, (self.group + 1) * self.out_c)
-        self.packed = pack_weights(self.config, np.ascontiguousarray(self.weights[part]), self.block_channels)
-        self.w_dram = self.context.constant(f"{name}.weights", self.packed)
+        drain, packed = layer.drain.part(part), self._packed(self.weights[part])
         taps = self.kernel_h * self.weights.shape[2]
         self.w_block = taps * self.in_c * n
+        #: Bytes of the weights of each block of the channels beyond whole blocks.
+        self.w_shared = [self.w_block]
+        if self.shared.rows > 1:
+            last, of_shared = share_rows(replace(layer, weights=self.weights), self.shared)
+            self.p_shared = parameters(self.context, f"{name}.shared", of_shared, len(last))
+            self.w_shared = [weights[0].size * n for weights in last]
+            packed = np.concatenate([packed[: (self.blocks - 1) * self.w_block], *map(self._packed, last)])
+        self.w_dram = self.context.constant(f"{name}.weights", packed)
         k_pieces = ceil_div(self.k_blocks, self.k_size)
         self.w_part = self.w_block if k_pieces == 1 else taps * self.k_size * n * n
         tiles = ceil_div(self.blocks, self.columns) * k_pieces
-        size = self.columns * self.w_part + self._weight_padding()
+        size = self.columns * self.w_part + sum(self.w_shared) - self.w_block + self._weight_padding()
         w_buffer = CircularBuffer(BufferMemory.SP, f"{name}.w", size, min(schedule.w_buffers, tiles))
         self.w = TileBuffers(w_buffer, self._load_w)
-        drain = layer.drain.part(part)
         self.p = parameters(self.context, name, drain.padded(self.block_channels, n), self.columns)
         tiles = layer.batch * len(self.strips) * ceil_div(self.y.h, self.rows)
         self.acc = BufferRotation(
             BufferMemory.ACC,
             f"{name}.acc",
-            self.rows * self.width * self.columns,
+            self.width * self.shared.sum_rows(self.rows, self.columns, self.blocks),
             min(schedule.acc_buffers, ceil_div(self.blocks, self.columns) * tiles),
         )
-        cut = ConvCut(self.k_blocks, self.k_size, self.rows_per_load, self.k_blocks * n - self.reduction)
+        excess = max(-depth % n for depth in self._depths)
+        cut = ConvCut(self.k_blocks, self.k_size, self.rows_per_load, excess)
         self.image = ConvImage(
             self.context, layer, name, self.group, self.layout, cut, self.strips, self.columns
         )
@@ -138,15 +161,43 @@ class ConvSteps:
             self.block_channels,
         )
 
+    def _packed(self, weights: NDArray) -> NDArray[np.uint8]:
+        return pack_weights(self.config, np.ascontiguousarray(weights), self.block_channels).reshape(-1)
+
+    def _depth(self, rows: int) -> int:
+        """Return the size of the reduction dimension of a block of outputs of `rows` adjacent rows."""
+        if self.layout in (Im2colLayout.PIXELS, Im2colLayout.ROWS):
+            return self.reduction
+        height = self.kernel_h + (rows - 1) * self.layer.strides[0]
+        return strip_depth(self.layer, self.weights.shape[2], height)
+
+    @property
+    def _depths(self) -> list[int]:
+        """Sizes of the reduction dimension of blocks of outputs of one row, of two rows and so on."""
+        most = max(block.rows for block in self.shared.blocks)
+        return [self._depth(rows) for rows in range(1, most + 1)]
+
+    def _shared(self, part: TilePart) -> SharedRows | None:
+        """Return the blocks of channels of several rows in place of the last block of a part of a tile, if any.
+
+        Draining these channels to a tensor in the scratchpad overwrites channels of whole blocks, which must therefore
+        be drained afterwards.
+        """
+        alone = part.blocks == 1 and self.y.on_chip
+        if self.shared.rows == 1 or part.block + part.blocks < self.blocks or alone:
+            return None
+        return self.shared
+
     def _weight_padding(self) -> int:
         """Return the bytes of padding after a tile of weights.
 
         The bounding box of a tile covers whole blocks of rows. Without padding, it would overlap the next tile, and
         MATRIX would wait for that tile as well.
         """
-        if self.k_blocks == 1 or self.k_size < self.k_blocks:
+        n, depths = self.config.n, self._depths
+        if depths[-1] <= n or self.k_size < self.k_blocks:
             return 0
-        return (self.k_blocks * self.config.n - self.reduction) * self.config.n
+        return max(-depth % n for depth in depths) * n
 
     def _load_w(self, key: Hashable, address: BufferRef) -> list[Command]:
         block, k = key  # type: ignore[misc]
@@ -158,7 +209,8 @@ class ConvSteps:
                     Unit.LOAD,
                     dram=BufferRef(self.w_dram, 0, block * self.w_block),
                     dst=address,
-                    len=count * self.w_block,
+                    len=count * self.w_block
+                    + (block + count == self.blocks) * (sum(self.w_shared) - self.w_block),
                 )
             ]
         taps = self.kernel_h * self.kernel_w
@@ -236,16 +288,23 @@ class ConvSteps:
             work = [(k, *part) for part in parts for k in k_pieces]
         out = []
         for (k, k_count), part, acc in work:
-            pieced = [(part, acc)]
+            pieced, shared = [part], self._shared(part)
             if splits and first and k == 0:
-                pieced = split_first_tile(part, acc, few, strip.count)
-            for piece, sums in pieced:
-                step = TileStep(block=block)
-                step.matrix += self._matrix(step, sums, load_rows, piece, block, k, k_count)
+                pieced = split_first_tile(part, few, shared.rows if shared else 1)
+            for piece in pieced:
+                step, above = TileStep(block=block), piece.start - part.start
+                step.matrix += self._matrix(step, acc, above, load_rows, piece, block, k, k_count)
                 out.append(step)
             if k + k_count == self.k_blocks:
-                how = self.p.fields(part.block, out[-1])
-                self.drain.add(out[-1], acc, how, part.start, part.rows, part.block, part.blocks)
+                whole = part.blocks > (shared is not None)
+                how = self.p.fields(part.block, out[-1]) if whole else {}
+                of_shared = [
+                    self.p_shared.fields(number, out[-1])
+                    for number in range(len(shared.blocks) if shared else 0)
+                ]
+                self.drain.add(
+                    out[-1], acc, how, part.start, part.rows, part.block, part.blocks, shared, of_shared
+                )
         return out
 
     def _all_resident(self, k_pieces: int) -> bool:
@@ -256,14 +315,28 @@ class ConvSteps:
         self,
         step: TileStep,
         acc: BufferRef,
+        above: int,
         load_rows: Rows,
         part: TilePart,
         block: int,
         k: int,
         k_count: int,
     ) -> list[Command]:
-        """Return the MATRIX commands for one part of a tile; `block` is the first block of the tile's weights."""
-        layer, n = self.layer, self.config.n
+        """Return the MATRIX commands for some rows of a part of a tile.
+
+        Parameters
+        ----------
+        acc, above : BufferRef, int
+            Sums of the part of the tile, and number of its rows before these rows.
+        part : TilePart
+            Rows and blocks for which the commands are returned.
+        block : int
+            First block of the tile's weights.
+        k, k_count : int
+            First block of the reduction dimension, and number of these blocks.
+        """
+        layer, n, width = self.layer, self.config.n, self.image.y.w
+        acc_oc = part.pitch * width
         last_k = k + k_count == self.k_blocks
         weights = self.w.get((block, k), step).plus((part.block - block) * self.w_part)
         fields: dict[str, int | BufferRef] = {
@@ -288,12 +361,63 @@ class ConvSteps:
             "w_ic": n * n,
             "w_oc": self.w_part,
             "acc_x": 1,
-            "acc_oc": part.pitch * self.image.y.w,
+            "acc_oc": acc_oc,
         }
-        return [
-            self.context.command(Unit.MATRIX, **(fields | {"acc_base": acc.plus(walk.column)} | walk.fields))
-            for walk in self.image.get(step, load_rows, part, block, k)
-        ]
+        shared = self._shared(part)
+        whole = replace(part, blocks=part.blocks - 1) if shared else part
+        commands = []
+        if whole.blocks:
+            if shared:
+                fields["n_tail"] = 0
+            commands += [
+                fields
+                | {"oc_count": whole.blocks, "acc_base": acc.plus(above * width + walk.column)}
+                | walk.fields
+                for walk in self.image.get(step, load_rows, whole, block, k)
+            ]
+        if shared:
+            last = {
+                "w_base": weights.plus(whole.blocks * self.w_part),
+                "acc_base": acc.plus(whole.blocks * acc_oc),
+            }
+            commands += self._shared_rows(step, fields | last, above, load_rows, part, block, shared)
+        return [self.context.command(Unit.MATRIX, **each) for each in commands]
+
+    def _shared_rows(
+        self,
+        step: TileStep,
+        fields: dict[str, int | BufferRef],
+        above: int,
+        load_rows: Rows,
+        part: TilePart,
+        block: int,
+        shared: SharedRows,
+    ) -> list[dict[str, int | BufferRef]]:
+        """Return the fields of the MATRIX commands for blocks of channels of several rows; see `_matrix`.
+
+        `fields` has the addresses of the weights and sums of the first of these blocks.
+        """
+        out, n, width = [], self.config.n, self.image.y.w
+        weights, sums = fields["w_base"], fields["acc_base"]
+        assert isinstance(weights, BufferRef) and isinstance(sums, BufferRef)
+        for first, count, size in row_groups(part.rows, shared.rows):
+            group = (above + first) // shared.rows * len(shared.blocks)
+            for number, shared_block in enumerate(shared.blocks_of(size)):
+                start = part.start + first + shared_block.top
+                groups = RowGroups(start, count, shared.rows, shared_block.rows)
+                depth = self._depth(shared_block.rows)
+                of_block = {
+                    "w_base": weights.plus(sum(self.w_shared[:number])),
+                    "ic_count": ceil_div(depth, n),
+                    "k_tail": (depth - 1) % n + 1,
+                    "oc_count": 1,
+                    "n_tail": shared_block.lanes,
+                }
+                for walk in self.image.get(step, load_rows, part, block, 0, groups):
+                    sum_of = sums.plus((group + number) * width + walk.column)
+                    places = {"acc_base": sum_of, "acc_y": len(shared.blocks) * width}
+                    out.append(fields | of_block | walk.fields | places)
+        return out
 
 
 def _ahead(

@@ -7,8 +7,10 @@ from itertools import product
 from typing import Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.commands.commands import TensorLayout
+from compiler.commands.tile_buffers import SharedRows
 from compiler.layers.base import Drain, Image, Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.schedule.schedule import LayerSchedule
@@ -48,7 +50,9 @@ def strips_of(layer: ConvLayer, layout: Im2colLayout, columns: int, n: int) -> t
 
     With few channels, the kernels of several adjacent output columns are one strip, if the reduction dimension still
     needs as many blocks: from the first to the last input of an output column. Weights of inputs that an output column
-    does not depend on equal the zero point.
+    does not depend on equal the zero point. The number of columns is that with the fewest cycles of the array, or of
+    FUSE, which copies strips and drains sums. More columns relieve FUSE, but outputs of several rows in one block may
+    then need more blocks of the reduction dimension.
 
     Parameters
     ----------
@@ -63,20 +67,130 @@ def strips_of(layer: ConvLayer, layout: Im2colLayout, columns: int, n: int) -> t
     def blocks(pixels: int) -> int:
         return ceil_div(strip_depth(layer, kernel_w + (pixels - 1) * stride), n)
 
+    def cycles(pixels: int) -> tuple[float, int]:
+        wide = kernel_w + (pixels - 1) * stride
+        copied = layer.strides[0] * ceil_div(wide * in_c, n) / pixels
+        array = passes_per_pixel(layer, layout, wide, n)
+        return max(array, ceil_div(out_c, n) + copied), -pixels
+
     most = columns // max(n // 2, 1)
-    pixels = max(
-        p for p in range(1, max(most, 1) + 1) if p == 1 or (columns % p == 0 and blocks(p) == blocks(1))
-    )
+    shared = (p for p in range(2, most + 1) if columns % p == 0 and blocks(p) == blocks(1))
+    pixels = min((1, *shared), key=cycles)
     wide = kernel_w + (pixels - 1) * stride
     weights = np.full((out_c, kernel_h, wide, in_c), layer.w_zp, layer.weights.dtype)
     weights[:, :, :kernel_w] = layer.weights
     return replace(layer, weights=weights, strides=(layer.strides[0], stride * pixels)), pixels
 
 
-def strip_depth(layer: ConvLayer, width: int) -> int:
-    """Return the size of the reduction dimension if strips have rows of `width` pixels."""
+def strip_depth(layer: ConvLayer, width: int, height: int | None = None) -> int:
+    """Return the size of the reduction dimension if strips have rows of `width` pixels.
+
+    `height` is the number of these rows that an output depends on; None: those of the kernel.
+    """
     _, kernel_h, kernel_w, in_c = layer.weights.shape
-    return ((kernel_h - 1) * width + kernel_w) * in_c
+    return (((height or kernel_h) - 1) * width + kernel_w) * in_c
+
+
+#: Maximum number of adjacent rows that share blocks of outputs, each of which needs one or two FUSE commands, and of
+#: these blocks, whose parameters are in the slots at the same time.
+_MAX_SHARED_ROWS, _MAX_SHARED_BLOCKS = 8, 3
+
+
+def window_passes(layer: ConvLayer, layout: Im2colLayout, width: int, n: int, rows: int = 1) -> int:
+    """Return the passes of MATRIX over the inputs of a block of outputs of `rows` adjacent rows.
+
+    Parameters
+    ----------
+    width : int
+        Pixels of each row of a strip; without effect for layouts without strips.
+    """
+    _, kernel_h, kernel_w, in_c = layer.weights.shape
+    height = kernel_h + (rows - 1) * layer.strides[0]
+    if layout == Im2colLayout.PIXELS:
+        return height * kernel_w * ceil_div(in_c, n)
+    if layout == Im2colLayout.ROWS:
+        return height * ceil_div(kernel_w * in_c, n)
+    return ceil_div(strip_depth(layer, width, height), n)
+
+
+def shared_passes(layer: ConvLayer, layout: Im2colLayout, width: int, shared: SharedRows) -> int:
+    """Return the passes of MATRIX over a group of rows for the outputs beyond whole blocks.
+
+    Parameters
+    ----------
+    width : int
+        Pixels of each row of a strip; without effect for layouts without strips.
+    """
+    return sum(window_passes(layer, layout, width, shared.n, block.rows) for block in shared.blocks)
+
+
+def shared_rows(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> SharedRows:
+    """Return how the outputs beyond whole blocks of N are computed.
+
+    The number of rows is that with the fewest cycles of the array or of FUSE, whichever takes more, and of the loads of
+    the weights.
+
+    Parameters
+    ----------
+    width : int
+        Pixels of each row of a strip; without effect for layouts without strips.
+    """
+    out_c, kernel_h, kernel_w, in_c = layer.weights.shape
+    y, rest = layer.shapes[layer.y], layer.group_outputs % n
+    alone = SharedRows(1, rest or n, n)
+    if layer.groups > 1 or layer.dilations[0] > 1 or not rest:
+        return alone
+    height, blocks = y.h // layer.batch, out_c // n
+    whole = blocks * window_passes(layer, layout, width, n)
+
+    def cycles(shared: SharedRows) -> float:
+        groups = ceil_div(height, shared.rows) * layer.batch
+        array = whole * max(height * layer.batch * y.w, n)
+        array += shared_passes(layer, layout, width, shared) * max(groups * y.w, n)
+        drain = (blocks * height * layer.batch + groups * shared.segments) * y.w
+        height_of = kernel_h + shared.more_rows(kernel_h, layer.strides[0])
+        return max(array, drain) + height_of * kernel_w * in_c
+
+    several = (SharedRows(rows, rest, n) for rows in range(2, min(_MAX_SHARED_ROWS, height) + 1))
+    return min((alone, *(each for each in several if len(each.blocks) <= _MAX_SHARED_BLOCKS)), key=cycles)
+
+
+def passes_per_pixel(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> float:
+    """Return the passes of MATRIX for all outputs of a pixel of a group.
+
+    Parameters
+    ----------
+    width : int
+        Pixels of each row of a strip; without effect for layouts without strips.
+    """
+    shared = shared_rows(layer, layout, width, n)
+    blocks = ceil_div(layer.group_outputs, n) - 1
+    last = shared_passes(layer, layout, width, shared) / shared.rows
+    return blocks * window_passes(layer, layout, width, n) + last
+
+
+def share_rows(layer: ConvLayer, shared: SharedRows) -> tuple[list[NDArray], Drain]:
+    """Return the weights and the drain of the blocks of outputs beyond whole blocks, of a group of adjacent rows.
+
+    Returns
+    -------
+    weights : list of (outputs, kernel_h, kernel_w, in_c) arrays
+        Weights of each block; kernel_h covers the kernels of all rows of the block. Weights of inputs that an output
+        does not depend on equal the zero point.
+    drain : Drain
+        Parameters of the outputs of all these blocks.
+    """
+    out_c, kernel_h, *inner = layer.weights.shape
+    first, stride, found = out_c - shared.outputs, layer.strides[0], []
+    for block in shared.blocks:
+        height = kernel_h + (block.rows - 1) * stride
+        weights = np.full((block.lanes, height, *inner), layer.w_zp, layer.weights.dtype)
+        for row, channel, lane, lanes in block.segments:
+            above = (row - block.top) * stride
+            channels = slice(first + channel, first + channel + lanes)
+            weights[lane : lane + lanes, above : above + kernel_h] = layer.weights[channels]
+        found.append(weights)
+    return found, layer.drain.part(np.tile(np.arange(first, out_c), shared.rows))
 
 
 #: Ratio of the passes over image rows to those over strips up to which MATRIX reads image rows.
@@ -88,9 +202,16 @@ def reads_rows(layer: ConvLayer, on_chip: bool, n: int) -> bool:
 
     Otherwise, these strips are loaded, which takes a line of few bytes for each new image row of a strip.
     """
-    _, kernel_h, kernel_w, in_c = layer.weights.shape
-    by_rows, by_strips = kernel_h * ceil_div(kernel_w * in_c, n), ceil_div(kernel_h * kernel_w * in_c, n)
+    by_rows, by_strips = (
+        passes_per_pixel(layer, layout, layer.weights.shape[2], n)
+        for layout in (Im2colLayout.ROWS, Im2colLayout.STRIPS)
+    )
     return on_chip or (layer.strides[0] > 1 and by_rows <= _MAX_MORE_PASSES * by_strips)
+
+
+def source_columns(layer: ConvLayer, x: Image, strips: int) -> int:
+    """Return the number of columns of the image `x` that `strips` adjacent strips cover."""
+    return min((strips - 1) * layer.strides[1] + layer.weights.shape[2], x.w)
 
 
 #: Cycles of FUSE between two commands that gather strips, fewer if these are gathered long before they are needed.
@@ -165,8 +286,7 @@ def pack_pixels(layer: ConvLayer, pixels: int) -> ConvLayer:
 
 def repeated(drain: Drain, pixels: int) -> Drain:
     """Return the drain of `pixels` adjacent pixels, whose channels are concatenated."""
-    parameters = {name: np.tile(getattr(drain, name), pixels) for name in ("bias", "mult", "exponent")}
-    return replace(drain, **parameters)
+    return drain.part(np.tile(np.arange(len(drain.bias)), pixels))
 
 
 @dataclass(frozen=True)

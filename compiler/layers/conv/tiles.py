@@ -38,32 +38,50 @@ class TilePart:
     pitch: int
 
 
-def first_tile_rows(rows: int, few: int) -> list[int]:
-    """Return the numbers of rows of the parts of a first tile; `few` rows fill the array."""
-    *halves, last = _halves(rows, few)
+@dataclass(frozen=True)
+class RowGroups:
+    """Groups of adjacent output rows whose channels a block has.
+
+    Parameters
+    ----------
+    start, count : int
+        First row of the first group, and number of groups.
+    distance, rows : int
+        Distance in rows between groups, and rows of each group.
+    """
+
+    start: int
+    count: int
+    distance: int = 1
+    rows: int = 1
+
+
+def first_tile_rows(rows: int, few: int, together: int = 1) -> list[int]:
+    """Return the numbers of rows of the parts of a first tile; `few` rows fill the array.
+
+    Parts, except the last one, consist of groups of `together` rows.
+    """
+    *halves, last = _halves(ceil_div(rows, together), ceil_div(few, together))
     sizes = [last, *reversed(halves)]
     if len(sizes) > _MAX_FIRST_TILE_PARTS:
         sizes = [sum(sizes[: 1 - _MAX_FIRST_TILE_PARTS]), *sizes[1 - _MAX_FIRST_TILE_PARTS :]]
-    return sizes
+    *sizes, last = (size * together for size in sizes)
+    return [*sizes, rows - sum(sizes)]
 
 
-def split_first_tile(
-    part: TilePart, acc: BufferRef, few: int, width: int
-) -> list[tuple[TilePart, BufferRef]]:
+def split_first_tile(part: TilePart, few: int, together: int) -> list[TilePart]:
     """Split the rows of a layer's first tile so that MATRIX can start as soon as the input of a small part is loaded.
 
     Parameters
     ----------
-    acc : BufferRef
-        Accumulator buffer for the sums of the whole tile.
     few : int
         Minimum number of rows that fill the array.
-    width : int
-        Number of pixels of a row.
+    together : int
+        Number of rows in groups that are not split.
     """
     out, start = [], part.start
-    for rows in first_tile_rows(part.rows, few):
-        out.append((replace(part, start=start, rows=rows), acc.plus((start - part.start) * width)))
+    for rows in first_tile_rows(part.rows, few, together):
+        out.append(replace(part, start=start, rows=rows))
         start += rows
     return out
 
@@ -340,23 +358,37 @@ class ConvImage:
         return image_rows(start, rows, layer.strides[0], layer.pads[0], reach, self.x.h)
 
     def _height(self, rows: int) -> int:
-        """Return the number of rows of a strip, including padding."""
+        """Return the number of rows of a strip for some output rows, including padding."""
         return (rows - 1) * self.layer.strides[0] + self.kernel_h
 
     def _pitch(self, rows: int) -> int:
         """Return the distance in bytes between strips."""
         return self._height(rows) * self.row
 
-    def get(self, step: TileStep, load_rows: Rows, part: TilePart, block: int, k: int) -> list[ConvWalk]:
+    def get(
+        self,
+        step: TileStep,
+        load_rows: Rows,
+        part: TilePart,
+        block: int,
+        k: int,
+        groups: RowGroups | None = None,
+    ) -> list[ConvWalk]:
         """Return the input of a part of a tile: the addresses of its rows and the walks over them.
 
-        `block` is the first block of output channels of the tile.
+        Parameters
+        ----------
+        block : int
+            First block of output channels of the tile.
+        groups : RowGroups or None
+            Output rows whose channels a block has; None: the rows of the part one by one.
         """
         layer, start, rows = self.layer, part.start, part.rows
+        groups = groups or RowGroups(start, rows)
         channel = (block if self.grouped else self.group) * self.in_c
         key = (self.number, self.strip.first, channel, *load_rows, k)
         if self._has_strips:
-            return self._strip_walks(step, key, load_rows, part)
+            return self._strip_walks(step, key, load_rows, part, groups)
         if self.x.on_chip:
             base, first, count = self.x.address(0, 0, channel + k * self.n), 0, self.x.h
         else:
@@ -364,19 +396,19 @@ class ConvImage:
             base = self._load_rows(key, (start, rows), step)
         if self.grouped:
             base = base.plus((part.block - block) * self.in_c)
-        u0 = start * layer.strides[0] - layer.pads[0] - first
-        if self.flat:
+        u0 = groups.start * layer.strides[0] - layer.pads[0] - first
+        if self.flat and groups.distance == 1:
             flat = {"a_base": base.plus(u0 * self.row), "x_count": rows * self.y.w, "a_v": self.pixel}
             return [ConvWalk(flat)]
         walk: dict[str, int | BufferRef] = {
             "a_base": base,
             "x_count": self.y.w,
-            "y_count": rows,
-            "ky_count": self.kernel_h,
+            "y_count": groups.count,
+            "ky_count": self._height(groups.rows),
             "a_u": self.row,
             "a_v": self.pixel,
             "u0": u0,
-            "u_y": layer.strides[0],
+            "u_y": groups.distance * layer.strides[0],
             "u_ky": layer.dilations[0],
             "v_x": layer.strides[1],
             "u_lim": count,
@@ -395,7 +427,12 @@ class ConvImage:
         return [ConvWalk(walk | across)]
 
     def _strip_walks(
-        self, step: TileStep, key: tuple[int, int, int, int, int, int], load_rows: Rows, part: TilePart
+        self,
+        step: TileStep,
+        key: tuple[int, int, int, int, int, int],
+        load_rows: Rows,
+        part: TilePart,
+        groups: RowGroups,
     ) -> list[ConvWalk]:
         """Return the walks over strips, one for each of the output columns that share a strip, and over image rows."""
         layer, start, rows, pixels = self.layer, part.start, part.rows, self.strip_pixels
@@ -404,9 +441,13 @@ class ConvImage:
         else:
             address = self._load_rows(key, (start, rows), step)
         sources, pitch = self._strip_sources, self._pitch(load_rows[1])
-        common: dict[str, int | BufferRef] = {"y_count": rows, "u_y": layer.strides[0], "acc_y": self.y.w}
+        common: dict[str, int | BufferRef] = {
+            "y_count": groups.count,
+            "u_y": groups.distance * layer.strides[0],
+            "acc_y": self.y.w,
+        }
         strips = common | {
-            "u0": (start - load_rows[0]) * layer.strides[0],
+            "u0": (groups.start - load_rows[0]) * layer.strides[0],
             "a_u": self.row,
             "a_v": pitch,
             "v_x": 1,
@@ -424,10 +465,10 @@ class ConvImage:
             walk: dict[str, int | BufferRef] = {
                 "a_base": base.plus(column * pixel),
                 "x_count": count * pixels,
-                "ky_count": self.kernel_h,
+                "ky_count": self._height(groups.rows),
                 "ic_count": ceil_div(deep, self.n),
                 "k_tail": (deep - 1) % self.n + 1,
-                "u0": start * layer.strides[0] - layer.pads[0] - top,
+                "u0": groups.start * layer.strides[0] - layer.pads[0] - top,
                 "a_u": row,
                 "a_v": pixel,
                 "v_x": layer.strides[1],
@@ -591,8 +632,21 @@ class ConvImage:
         """Return the load of the image rows of which strips are gathered."""
         *_, start, rows, _ = key  # type: ignore[misc]
         first, count = self._rows(start, rows)
-        lines = image_lines(self.x, count, self.x.c, "dst", self.x.c, self.x.w * self.x.c)
-        return [self.context.command(Unit.LOAD, dram=self.x.address(first), dst=address, **lines)]
+        left, right = self._source_columns
+        lines = image_lines(
+            self.x.columns(left, right - left), count, self.x.c, "dst", self.x.c, self.x.w * self.x.c
+        )
+        source, inner = self.x.address(first, left), address.plus(left * self.x.c)
+        return [self.context.command(Unit.LOAD, dram=source, dst=inner, **lines)]
+
+    @property
+    def _source_columns(self) -> tuple[int, int]:
+        """First column of the image rows that FUSE or MATRIX reads, and the column after the last one."""
+        sources = self._strip_sources
+        runs = _joined([*sources.gathered, *sources.direct])
+        left = runs[0][0] * self.strip_stride + self.strip.before
+        right = (sum(runs[-1]) - 1) * self.strip_stride + self.strip.before + self.strip_width
+        return max(left, 0), min(right, self.x.w)
 
     def _gather_rows(self, address: BufferRef, load_rows: Rows, part: Rows) -> list[Command]:
         """Return the FUSE commands that gather some rows of strips of a load.

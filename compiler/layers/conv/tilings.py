@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil
 
+from compiler.commands.tile_buffers import SharedRows, row_groups
 from compiler.layers.base import Addend, Drain
 from compiler.layers.conv.input_layout import (
     Im2colLayout,
@@ -12,9 +13,13 @@ from compiler.layers.conv.input_layout import (
     can_pack_pixels,
     gather_cycles,
     pack_pixels,
+    passes_per_pixel,
     reads_rows,
     row_phases,
+    shared_rows,
+    source_columns,
     strips_of,
+    window_passes,
 )
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tiles import TilePart, first_tile_rows, last_tile_parts
@@ -98,13 +103,14 @@ class _Cut:
             ceil_div(self.in_c * deep, n),
         )
         self.again = self.taps // deep  # number of passes over each block of the reduction dimension
+        self.packed = packed
+        #: Passes over image rows.
+        self.row_passes = window_passes(packed, Im2colLayout.ROWS, kernel_w, n)
         #: Output columns whose strips FUSE gathers, and of the others, those that are loaded and those for which MATRIX
         #: reads image rows.
         self.gathered, self.loaded, self.direct = _shares(
             layer, self.layout, s.width, self.y.w, context.x_on_chip, n
         )
-        #: Passes over the latter.
-        self.row_passes = self.kernel_h * ceil_div(self.in_c * kernel_w, n)
         #: True if the strips of a part of the columns are gathered at a time.
         self.divided = self.strips > 1 or self.gathered < self.y.w
         self.rows_per_load = min(s.rows_per_load, self.y.h)
@@ -113,6 +119,10 @@ class _Cut:
         if self.layout == Im2colLayout.PIXELS and not self.grouped:
             self.depth = min(s.depth, self.k_blocks)
         self.parts = ceil_div(self.k_blocks, self.depth)
+        #: Blocks of the outputs beyond whole blocks.
+        self.shared = SharedRows(1, (out_c - 1) % n + 1, n)
+        if self.parts == 1 and not s.stream_channel_blocks:
+            self.shared = shared_rows(packed, self.layout, self.wide.weights.shape[2], n)
         #: Number of pieces of the channels of an image row that are loaded separately.
         self.windows = ceil_div(self.blocks, self.columns) if self.grouped else self.parts
         self.size = DTYPE_BYTES[layer.drain.dtype]
@@ -142,8 +152,9 @@ class _Cut:
         count = input_rows(rows, self.stride, reach, x.h)
         if self.loaded:
             strips = self.loaded // self.strip_pixels * ((rows - 1) * self.stride + self.kernel_h)
-            beats = strips * max((self.wide.weights.shape[2] * x.c + n - 1) / n, least)
-            return beats + lines(count, x.w * x.c, self.x_row, n, least)
+            beats = strips * max((self.wide.weights.shape[2] * x.c + n - 1) / n + _SHORT_LINE_BEATS, least)
+            width = source_columns(self.wide, x, self.gathered // self.strip_pixels)
+            return beats + lines(count, width * x.c, self.x_row, n, least)
         if self.layout == Im2colLayout.ROWS:
             if self.strips > 1:
                 return lines(count, x.w * x.c, self.x_row, n, least)
@@ -164,10 +175,48 @@ class _Cut:
         inside = strips if strips < y.w or self.strips > 1 else None
         return gather_cycles(self.wide, self.x, y, rows * (self.stride + again), self.n, inside)
 
-    def passes(self, rows: int, depth: int) -> float:
-        """Return the cycles of MATRIX for `rows` rows and a block of outputs, with `depth` blocks of inputs."""
-        strips = self.again * depth * max(rows * (self.y.w - self.direct), self.n)
-        return strips + (self.direct > 0) * self.row_passes * max(rows * self.direct, self.n)
+    def shared_of(self, block: int, blocks: int) -> SharedRows | None:
+        """Return the blocks of outputs of several rows in place of the last of some blocks, if any."""
+        alone = blocks == 1 and self.context.y_on_chip
+        if self.shared.rows == 1 or block + blocks < self.blocks or alone:
+            return None
+        return self.shared
+
+    def passes(self, rows: int, depth: int, block: int, blocks: int) -> float:
+        """Return the cycles of MATRIX for `rows` rows and some blocks of outputs, with `depth` blocks of inputs."""
+        shared = self.shared_of(block, blocks)
+        whole = blocks - (shared is not None)
+        cycles = whole * self._passes(rows, self.again * depth, self.row_passes)
+        for _, groups, size in row_groups(rows, shared.rows) if shared else ():
+            for block_of in shared.blocks_of(size) if shared else ():
+                over = (
+                    window_passes(self.packed, layout, self.wide.weights.shape[2], self.n, block_of.rows)
+                    for layout in (self.layout, Im2colLayout.ROWS)
+                )
+                cycles += self._passes(groups, *over, least=self.n + _SHIFT_CYCLES)
+        return cycles
+
+    def _passes(self, groups: int, strips: int, rows: int, least: int = 0) -> float:
+        """Return the cycles of MATRIX for groups of rows with some passes over strips, or over image rows.
+
+        Each pass takes at least `least` cycles, or N.
+        """
+        least = max(least, self.n)
+        cycles = strips * max(groups * (self.y.w - self.direct), least)
+        return cycles + (self.direct > 0) * rows * max(groups * self.direct, least)
+
+    def drains(self, rows: int, block: int, blocks: int) -> tuple[float, int]:
+        """Return the cycles and the number of commands in which FUSE drains `rows` rows of some blocks of outputs."""
+        shared = self.shared_of(block, blocks)
+        if shared is None:
+            return rows * self.y.w * blocks * self.drain_rate, 1
+        points, commands = rows * (blocks - 1), int(blocks > 1)
+        for _, groups, size in row_groups(rows, shared.rows):
+            segments = sum(len(each.segments) for each in shared.blocks_of(size))
+            points += groups * segments
+            at_once = blocks > 1 and len(shared.blocks) == 1 and not self.context.y_on_chip
+            commands += 1 if at_once else segments
+        return points * self.y.w * self.drain_rate, commands
 
     def out(self, pixels: int, block: int, columns: int) -> float:
         """Return the bus beats for storing the results of some channel blocks."""
@@ -212,12 +261,15 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
     steps = cut.groups * (whole + sum(tile.steps for tile in ends))
     period = cut.parts * (groups if s.order == "rows" else 1)
     array = sum(
-        cut.passes(min(cut.rows, high - row), cut.k_blocks)
+        sum(
+            cut.passes(min(cut.rows, high - row), cut.k_blocks, block, min(cut.columns, cut.blocks - block))
+            for block in range(0, cut.blocks, cut.columns)
+        )
         for first in range(0, cut.y.h, cut.rows_per_load)
         for high in [min(cut.rows_per_load, cut.y.h - first)]
         for row in range(0, high, cut.rows)
     )
-    array = float(cut.groups * cut.images * array * cut.blocks)
+    array = float(cut.groups * cut.images * array)
     return TilePipeline(
         _conv_tiles(cut),
         steps,
@@ -292,7 +344,10 @@ class _Tile:
         return last_tile_parts(whole, self.cut.few) if self.last else [whole]
 
     def _pieces(self, part: TilePart, k: int) -> list[int]:
-        return first_tile_rows(part.rows, self.cut.few) if self.first and k == 0 else [part.rows]
+        if not self.first or k:
+            return [part.rows]
+        shared = self.cut.shared_of(part.block, part.blocks)
+        return first_tile_rows(part.rows, self.cut.few, shared.rows if shared else 1)
 
     @property
     def steps(self) -> int:
@@ -319,25 +374,31 @@ class _Tile:
         cut, layer, s, n = self.cut, self.cut.layer, self.cut.s, self.cut.n
         depth = min(cut.depth, cut.k_blocks - k * cut.depth)
         deep = min(depth * n, cut.in_c - k * cut.depth * n) if cut.parts > 1 else cut.in_c
-        loads = self._image(k, until)
-        loads.append(("w", (self.key[0], self.block, k), float(self.columns * cut.taps * deep)))
+        loads, shared, commands = self._image(k, until), cut.shared_of(part.block, part.blocks), 0
+        taps = self.columns * cut.taps
+        if self.block + self.columns == cut.blocks:
+            taps += cut.shared.more_rows(cut.kernel_h, cut.stride) * cut.taps // cut.kernel_h
+        loads.append(("w", (self.key[0], self.block, k), float(taps * deep)))
         fuse = store = gathers = 0.0
         if drained:
             pixels = drained * cut.y.w
             beats = cut.out(pixels, part.block, part.blocks)
             place = (*self.key[:2], self.row + part.start, part.block)
             loads += with_drain(layer.drain, s, cut.context, place, cut.blocks, beats)
-            fuse = pixels * part.blocks * cut.drain_rate
+            fuse, commands = cut.drains(drained, part.block, part.blocks)
+            fuse += (commands - 1) * _DRAIN_COMMAND_CYCLES
             gathers = cut.gathers(drained) if part.block == 0 else 0.0
             if not cut.divided or s.x_buffers < _GATHERED_X_BUFFERS:
                 fuse, gathers = fuse + gathers, 0.0
             store = 0.0 if cut.context.y_on_chip else beats
         return PipelineTile(
             tuple(loads),
-            part.blocks * cut.passes(rows, depth),
+            cut.passes(rows, depth, part.block, part.blocks),
             fuse,
             store,
-            cut.strip_pixels + (drained > 0) * (2 - cut.context.y_on_chip),
+            cut.strip_pixels * (1 + (len(shared.blocks) if shared else 0))
+            + commands
+            + (drained > 0) * (not cut.context.y_on_chip),
             self.last,
             gathers,
         )
@@ -387,6 +448,14 @@ _ORDERS = (("rows", True), ("rows", False), ("channels", False))
 _SUFFICIENT_RATIO = 1.1
 #: Cycles by which a tile of weights is delayed if few rows hide its load, since reads of activations have priority.
 _WEIGHT_DELAY_CYCLES = 2
+#: Cycles in addition to N that a pass over groups of rows takes at least, because its weights arrive.
+_SHIFT_CYCLES = 5
+#: Cycles per tile in which MATRIX waits for one of two buffers of sums if FUSE gathers strips between draining them.
+_SUM_WAIT_CYCLES = 25
+#: Beats by which a line of a strip delays the bus in addition to its own, measured with nine bytes per line.
+_SHORT_LINE_BEATS = 0.5
+#: Cycles of FUSE between two commands that drain sums of a tile.
+_DRAIN_COMMAND_CYCLES = 15
 #: Cycles of a tile that do not overlap with other work.
 _TILE_OVERHEAD_CYCLES = 8
 #: Number of the best tilings that are also tried with split sums.
@@ -468,12 +537,9 @@ class ConvTiler:
         self.gathered, self.loaded, self.direct = _shares(
             layer, layout, gathered, self.y.w, context.x_on_chip, n
         )
-        self.passes = {
-            Im2colLayout.PIXELS: self.taps * ceil_div(self.in_c, n),
-            Im2colLayout.ROWS: self.kernel_h * ceil_div(self.in_c * self.kernel_w, n),
-        }.get(layout, ceil_div(self.in_c * self.taps, n))
-        #: Passes for columns without strips.
-        self.row_passes = self.kernel_h * ceil_div(self.in_c * self.kernel_w, n)
+        self.passes = window_passes(layer, layout, self.kernel_w, n)
+        #: Blocks of the outputs beyond whole blocks.
+        self.shared = shared_rows(layer, layout, self.wide.weights.shape[2], n)
         self.reach = (self.kernel_h - 1) * layer.dilations[0] + 1
         padding = layer.pads[1] + layer.pads[3] if layout == Im2colLayout.ROWS and self.strips == 1 else 0
         self.pitch = self.x.w + padding
@@ -502,15 +568,20 @@ class ConvTiler:
         if part == 1.0:
             if channels < self.x.c:  # only the channels of some groups are loaded
                 return size, lines(rows * self.x.w, channels, self.x.c, n)
-            if self.strips > 1:
+            if self.loaded:
+                line = channels * source_columns(self.wide, self.x, self.gathered // self.strip_pixels)
                 return size, lines(rows, line, self.x_row, n) + strips
+            if self.strips > 1:
+                return size, lines(rows, line, self.x_row, n)
             return size, (size - gathered) / n + strips
         astride = 0 if self.x.c % n == 0 else n - 1  # pieces of pixels begin anywhere in a beat
         return size, rows * self.x.w * (self.x.c * part + astride) / n
 
     def tilings(self) -> Tilings:
         """Yield tilings with complete sums, and with partial sums if complete sums do not fit or delay the array."""
-        array = self.blocks * self.passes * max(self.images * self.y.h * self.y.w, self.n)
+        passes = passes_per_pixel(self.layer, self.layout, self.wide.weights.shape[2], self.n)
+        passes *= self.blocks / ceil_div(self.layer.group_outputs, self.n)  # of all groups that are blocks
+        array = passes * max(self.images * self.y.h * self.y.w, self.n)
         enough = _SUFFICIENT_RATIO * self.groups * max(array, self.blocks * self.taps * self.in_c)
         depths = [self.k_blocks]
         if self.layout == Im2colLayout.PIXELS and not self.grouped:
@@ -538,26 +609,45 @@ class ConvTiler:
         return [(*tiling, tile) for tile in tiles if (tiling := self._tiling(tile))]
 
     def _tiles(self, depth: int) -> list[ConvTile]:
-        most = min(self.blocks, self.context.config.param_slots // 2)
+        slots = self.context.config.param_slots - self._shared_slots
+        most = min(self.blocks, max(slots // 2, 1))
         if self.strips > 1 and self.layout == Im2colLayout.GATHERED:
             # The results of a part of the columns are stored in lines of whole pixels, and few rows are gathered twice.
             return [
                 ConvTile(depth, most, rows, rows, order, resident)
-                for rows in cuts(self.y.h)
+                for rows in self._rows()
                 for order, resident in _ORDERS
             ]
         whole = self.context.x_on_chip and self.layout != Im2colLayout.GATHERED
         return [
             ConvTile(depth, columns, rows, rows_per_load, order, resident)
-            for columns, rows in product(cuts(most), cuts(self.y.h))
+            for columns, rows in product(cuts(most), self._rows())
             for rows_per_load, (order, resident) in product(_rows_per_load(rows, self.y.h, whole), _ORDERS)
         ]
+
+    @property
+    def _shared_slots(self) -> int:
+        """Number of parameter slots for blocks of outputs of several rows."""
+        return len(self.shared.blocks) if self.shared.rows > 1 else 0
+
+    def _rows(self) -> list[int]:
+        """Return candidate numbers of rows of a tile: the whole image, and groups of rows that share a block."""
+        shared = self.shared.rows
+        return sorted(
+            {min(ceil_div(rows, shared) * shared, self.y.h) for rows in cuts(self.y.h)}, reverse=True
+        )
 
     def _tiling(self, tile: ConvTile) -> tuple[float, LayerSchedule] | None:
         """Return the estimated cycles and the schedule of a tile; None if it does not fit."""
         context, layer, n = self.context, self.layer, self.n
         tiles, groups = self.images * ceil_div(self.y.h, tile.rows), ceil_div(self.blocks, tile.columns)
-        pixels, sums = self.images * self.y.h * self.y.w, tile.rows * self.y.w * tile.columns
+        whole, size = tile.depth == self.k_blocks, DTYPE_BYTES[layer.drain.dtype]
+        shared = self.shared
+        if not whole or (tile.columns == 1 and context.y_on_chip):
+            shared = SharedRows(1, n, n)
+        pixels = self.images * self.y.h * self.y.w
+        drained = tile.rows * self.y.w * tile.columns
+        sums = self.y.w * shared.sum_rows(tile.rows, tile.columns, self.blocks)
         row_loads = self.images * ceil_div(self.y.h, tile.rows_per_load)
         if self.grouped:  # each tile of channels loads its own inputs
             if (
@@ -570,20 +660,18 @@ class ConvTiler:
             row_loads *= groups
         if sums * (2 if context.consecutive else min(2, tiles * groups)) > context.acc_rows:
             return None
-        whole, size = tile.depth == self.k_blocks, DTYPE_BYTES[layer.drain.dtype]
         part = 1.0 if whole else tile.depth * n / self.in_c
         taps = self.kernel_h * self.wide.weights.shape[2]
-        w_bytes = tile.columns * taps * min(tile.depth * n, self.in_c) * n
+        more = shared.more_rows(self.kernel_h, layer.strides[0]) * self.wide.weights.shape[2]
+        w_bytes = (tile.columns * taps + more) * min(tile.depth * n, self.in_c) * n
         x_bytes, x_beats = self.image(tile.rows_per_load, part, tile.columns)
         y_buffers = _SPLIT_Y_BUFFERS if context.split_last_tile and not context.y_on_chip else 2
-        y_bytes = 0 if context.y_on_chip else y_buffers * sums * n * size
-        y_bytes += summand_bytes(layer.drain, context, y_buffers * sums)
+        y_bytes = 0 if context.y_on_chip else y_buffers * drained * n * size
+        y_bytes += summand_bytes(layer.drain, context, y_buffers * drained)
         w_tiles = groups * (1 if whole else ceil_div(self.in_c, tile.depth * n))
         parts = 1 if whole else w_tiles // groups
         steps = tiles * groups * parts
-        direct = pixels / tiles * self.direct / self.y.w
-        array = tiles * self.blocks * self.passes * self._pass(pixels / tiles - direct)
-        array += tiles * self.blocks * self.row_passes * self._pass(direct) if direct else 0
+        array = self.images * self._array(tile.rows, shared)
         x_tiles = parts * (row_loads if tile.order == "channels" else 1)
         w_least = w_tiles if tile.resident else min(2, w_tiles)
         kept = not whole and w_bytes * w_least + x_bytes * x_tiles + y_bytes <= context.free
@@ -618,7 +706,8 @@ class ConvTiler:
         again = (not whole and not kept) or (tile.order == "channels" and row_loads * parts > x_buffers)
         again &= not self.grouped
         x_times = groups if again else 1
-        drain = pixels * self.blocks
+        groups_of_rows = ceil_div(tile.rows, shared.rows)
+        drain = pixels * (self.blocks - 1) + tiles * self.y.w * groups_of_rows * shared.segments
         bus = w_times * self.blocks * self.taps * self.in_c + x_times * row_loads * x_beats / part
         bus += 0 if context.y_on_chip else drain * size
         x_stream = 0.0
@@ -634,6 +723,8 @@ class ConvTiler:
             array, bus * context.beat * BUS_OVERHEAD, drain + gathers, steps * issue, w_stream, x_stream
         )
         cycles += gathers / row_loads
+        if gathers and sum_buffers(context, sums) == 2:
+            cycles += tiles * _SUM_WAIT_CYCLES
         cycles += self._end(tile) + start + tiles * groups * _TILE_OVERHEAD_CYCLES + (steps - tiles * groups)
         cycles += context.neighbour_cycles * (tile.rows / self.y.h if tile.order == "rows" else 1)
         cycles += (
@@ -650,6 +741,7 @@ class ConvTiler:
             depth=tile.depth if self.layout == Im2colLayout.PIXELS else tile.depth * self.taps,
             order=tile.order,
             param_blocks=param_blocks_per_buffer(context.config, self.blocks, tile.columns),
+            param_buffers=2 if 2 * tile.columns + self._shared_slots <= context.config.param_slots else 1,
             w_buffers=w_buffers,
             x_buffers=x_buffers,
             y_buffers=y_buffers,
@@ -665,6 +757,27 @@ class ConvTiler:
             and self.layout != Im2colLayout.GATHERED
             and x_beats >= _MIN_SPLIT_INPUT_BLOCKS * n,
         )
+
+    def _array(self, rows: int, shared: SharedRows) -> float:
+        """Return the cycles of the array for all blocks of an image whose tiles have `rows` rows."""
+        layer, n, width, blocks = self.layer, self.n, self.wide.weights.shape[2], self.blocks
+        tiles = ceil_div(self.y.h, rows)
+        high = self.y.h / tiles
+        runs = [(float(blocks - (shared.rows > 1)), high, 1)]
+        if shared.rows > 1:
+            runs += [
+                (1.0, float(groups), block.rows)
+                for _, groups, size in row_groups(ceil(high), shared.rows)
+                for block in shared.blocks_of(size)
+            ]
+        cycles = 0.0
+        for many, groups, size in runs:
+            passes = window_passes(layer, self.layout, width, n, size) if size > 1 else self.passes
+            cycles += many * passes * self._pass(groups * (self.y.w - self.direct))
+            if self.direct:
+                passes = window_passes(layer, Im2colLayout.ROWS, width, n, size)
+                cycles += many * passes * self._pass(groups * self.direct)
+        return tiles * cycles
 
     def _end(self, tile: ConvTile) -> float:
         """Return the cycles that the first tile waits for the previous layer, or that draining the last tile takes.
@@ -741,10 +854,10 @@ def _divided_gathers(context: TilingContext, layer: ConvLayer) -> Iterator[tuple
     FUSE is relieved if it takes about as long as the array. Strips of columns, unlike strips of rows, share no gathered
     pixels. Whole rows are divided if several output columns share a strip.
     """
-    n, (out_c, kernel_h, kernel_w, in_c), y = context.config.n, layer.weights.shape, images(layer)[1]
+    n, (out_c, _, kernel_w, in_c), y = context.config.n, layer.weights.shape, images(layer)[1]
     wide, pixels = strips_of(layer, Im2colLayout.GATHERED, y.w, n)
     drain, each = ceil_div(out_c, n), layer.strides[0] * ceil_div(wide.weights.shape[2] * in_c, n) / pixels
-    array = drain * ceil_div(kernel_h * kernel_w * in_c, n)
+    array = passes_per_pixel(layer, Im2colLayout.GATHERED, wide.weights.shape[2], n)
     if drain + each < _MIN_FUSE_SHARE * array:
         return
     by_rows = reads_rows(layer, context.x_on_chip, n)
@@ -757,8 +870,13 @@ def _divided_gathers(context: TilingContext, layer: ConvLayer) -> Iterator[tuple
     if by_rows and drain + each <= array:
         yield from ((width, width) for width in widths)
         return
-    more = drain * kernel_h * ceil_div(kernel_w * in_c, n) - array if by_rows else 0
+    more = passes_per_pixel(layer, Im2colLayout.ROWS, kernel_w, n) - array if by_rows else 0
     rest = max(drain + each - array, 0) / (more + each)
+    if not by_rows:  # at most as many are loaded as the bus can load while FUSE copies the others
+        line = layer.strides[0] * (kernel_w * in_c + n - 1) / n
+        image = layer.strides[0] * layer.strides[1] * in_c / n
+        store = 0 if context.y_on_chip else out_c * DTYPE_BYTES[layer.drain.dtype] / n
+        rest = min(rest, max(drain + each - store - image, 0) / (each + line))
     for width in widths:
         least = int(width * rest)
         for others in range(max(least, 1), min(least + 3, width)):
@@ -766,23 +884,37 @@ def _divided_gathers(context: TilingContext, layer: ConvLayer) -> Iterator[tuple
 
 
 def pixel_packings(context: TilingContext, layer: ConvLayer) -> Iterator[int]:
-    """Yield the numbers of adjacent output pixels that fit the array's columns: one, two, four and so on."""
-    pixels = 1
-    while pixels == 1 or (
-        pixels * layer.weights.shape[0] <= context.config.n and can_pack_pixels(layer, pixels)
-    ):
-        yield pixels
-        pixels *= 2
+    """Yield the numbers of adjacent output pixels that may be computed as one.
+
+    Each takes fewer blocks of outputs per pixel than the numbers before it, and at most as many cycles of the array or
+    of FUSE, whichever takes more.
+    """
+    n, out_c, least, fewest = context.config.n, layer.weights.shape[0], 0.0, 0.0
+    for pixels in range(1, n + 1):
+        blocks = ceil_div(pixels * out_c, n) / pixels
+        if pixels > 1 and (blocks >= fewest or not can_pack_pixels(layer, pixels)):
+            continue
+        wide = pack_pixels(layer, pixels) if pixels > 1 else layer
+        passes = min(
+            passes_per_pixel(wide, layout, wide.weights.shape[2], n)
+            for layout in Im2colLayout
+            if layout == Im2colLayout.PIXELS or can_fold(wide, context.x_on_chip, layout)
+        )
+        cycles = max(passes / pixels, blocks)
+        if pixels == 1 or cycles <= least:
+            yield pixels
+            least, fewest = cycles, blocks
 
 
 def _layouts(context: TilingContext, layer: ConvLayer) -> list[Im2colLayout]:
     """Return the usable layouts of the image, omitting any that does not need fewer passes than those before it."""
     layouts: list[Im2colLayout] = []
-    passes: dict[Im2colLayout, int] = {}
+    passes: dict[Im2colLayout, float] = {}
     for layout in Im2colLayout:
         if layout != Im2colLayout.PIXELS and not can_fold(layer, context.x_on_chip, layout):
             continue
-        passes[layout] = ConvTiler(context, layer, layout, 1).passes
+        width = strips_of(layer, layout, images(layer)[1].w, context.config.n)[0].weights.shape[2]
+        passes[layout] = passes_per_pixel(layer, layout, width, context.config.n)
         # Loaded and gathered strips need the same passes, but different units.
         others = [each for each in layouts if layout != Im2colLayout.GATHERED or each != Im2colLayout.STRIPS]
         if all(passes[layout] < passes[each] for each in others):
