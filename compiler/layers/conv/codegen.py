@@ -20,6 +20,7 @@ from compiler.commands.tile_buffers import (
 from compiler.layers.conv.input_layout import (
     Im2colLayout,
     can_pack_pixels,
+    can_share_rows,
     layout_of,
     pack_pixels,
     row_phases,
@@ -111,7 +112,8 @@ class ConvSteps:
             self.k_size = self.k_blocks
         #: Blocks of the channels beyond whole blocks.
         self.shared = SharedRows(1, (self.out_c - 1) % n + 1, n)
-        if self.k_size == self.k_blocks and not self.y.streamed:
+        shares = can_share_rows(self.y.on_chip, self.blocks, self.columns, schedule.split_last_tile)
+        if self.k_size == self.k_blocks and not self.y.streamed and shares:
             self.shared = shared_rows(layer, self.layout, self.weights.shape[2], n)
         self._allocate_buffers()
 
@@ -178,15 +180,9 @@ class ConvSteps:
         return [self._depth(rows) for rows in range(1, most + 1)]
 
     def _shared(self, part: TilePart) -> SharedRows | None:
-        """Return the blocks of channels of several rows in place of the last block of a part of a tile, if any.
-
-        Draining these channels to a tensor in the scratchpad overwrites channels of whole blocks, which must therefore
-        be drained afterwards.
-        """
-        alone = part.blocks == 1 and self.y.on_chip
-        if self.shared.rows == 1 or part.block + part.blocks < self.blocks or alone:
-            return None
-        return self.shared
+        """Return the blocks of channels of several rows in place of the last block of a part of a tile, if any."""
+        has_last = part.block + part.blocks == self.blocks
+        return self.shared if self.shared.rows > 1 and has_last else None
 
     def _weight_padding(self) -> int:
         """Return the bytes of padding after a tile of weights.

@@ -16,6 +16,7 @@ from compiler.layers.conv.layer import ConvLayer
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
+from hw.isa.enums import Dtype
 
 #: Tiles of the input that are in the scratchpad at the same time; two groups of channels are active concurrently.
 _HELD_TILES = {False: 2, True: 4}
@@ -138,7 +139,12 @@ def shared_rows(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> S
     out_c, kernel_h, kernel_w, in_c = layer.weights.shape
     y, rest = layer.shapes[layer.y], layer.group_outputs % n
     alone = SharedRows(1, rest or n, n)
-    if layer.groups > 1 or layer.dilations[0] > 1 or not rest:
+    if (
+        layer.groups > 1
+        or layer.dilations[0] > 1
+        or not rest
+        or layer.drain.dtype not in (Dtype.I8, Dtype.U8)
+    ):
         return alone
     height, blocks = y.h // layer.batch, out_c // n
     whole = blocks * window_passes(layer, layout, width, n)
@@ -153,6 +159,24 @@ def shared_rows(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> S
 
     several = (SharedRows(rows, rest, n) for rows in range(2, min(_MAX_SHARED_ROWS, height) + 1))
     return min((alone, *(each for each in several if len(each.blocks) <= _MAX_SHARED_BLOCKS)), key=cycles)
+
+
+def can_share_rows(on_chip: bool, blocks: int, columns: int, split_last_tile: bool) -> bool:
+    """Return True if the outputs beyond whole blocks may be computed together for several rows.
+
+    Draining them to a tensor in the scratchpad overwrites channels of whole blocks, which must therefore be drained
+    afterwards, by the same step.
+
+    Parameters
+    ----------
+    on_chip : bool
+        True if the result is a tensor in the scratchpad.
+    blocks, columns : int
+        Blocks of outputs, and blocks of a tile.
+    split_last_tile : bool
+        True if the blocks of the last tile are drained separately.
+    """
+    return not on_chip or (1 < blocks <= columns and not split_last_tile)
 
 
 def passes_per_pixel(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> float:

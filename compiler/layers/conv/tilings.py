@@ -11,6 +11,7 @@ from compiler.layers.conv.input_layout import (
     Im2colLayout,
     can_fold,
     can_pack_pixels,
+    can_share_rows,
     gather_cycles,
     pack_pixels,
     passes_per_pixel,
@@ -121,7 +122,8 @@ class _Cut:
         self.parts = ceil_div(self.k_blocks, self.depth)
         #: Blocks of the outputs beyond whole blocks.
         self.shared = SharedRows(1, (out_c - 1) % n + 1, n)
-        if self.parts == 1 and not s.stream_channel_blocks:
+        shares = can_share_rows(context.y_on_chip, self.blocks, self.columns, s.split_last_tile)
+        if self.parts == 1 and not s.stream_channel_blocks and shares:
             self.shared = shared_rows(packed, self.layout, self.wide.weights.shape[2], n)
         #: Number of pieces of the channels of an image row that are loaded separately.
         self.windows = ceil_div(self.blocks, self.columns) if self.grouped else self.parts
@@ -177,10 +179,7 @@ class _Cut:
 
     def shared_of(self, block: int, blocks: int) -> SharedRows | None:
         """Return the blocks of outputs of several rows in place of the last of some blocks, if any."""
-        alone = blocks == 1 and self.context.y_on_chip
-        if self.shared.rows == 1 or block + blocks < self.blocks or alone:
-            return None
-        return self.shared
+        return self.shared if self.shared.rows > 1 and block + blocks == self.blocks else None
 
     def passes(self, rows: int, depth: int, block: int, blocks: int) -> float:
         """Return the cycles of MATRIX for `rows` rows and some blocks of outputs, with `depth` blocks of inputs."""
@@ -643,7 +642,8 @@ class ConvTiler:
         tiles, groups = self.images * ceil_div(self.y.h, tile.rows), ceil_div(self.blocks, tile.columns)
         whole, size = tile.depth == self.k_blocks, DTYPE_BYTES[layer.drain.dtype]
         shared = self.shared
-        if not whole or (tile.columns == 1 and context.y_on_chip):
+        shares = can_share_rows(context.y_on_chip, self.blocks, tile.columns, context.split_last_tile)
+        if not whole or not shares:
             shared = SharedRows(1, n, n)
         pixels = self.images * self.y.h * self.y.w
         drained = tile.rows * self.y.w * tile.columns
