@@ -113,8 +113,8 @@ def test_each_layer_names_the_proposer_of_its_greatest_gain(slow: Measurer) -> N
 
 def test_portfolio_is_as_good_as_its_members(slow: Measurer) -> None:
     for seed in range(2):
-        alone = [tune(slow, method, 12, seed=seed).best.cost or 0.0 for method in ("hpm", "coordinate")]
-        found = tune(slow, PORTFOLIO, 12, seed=seed).best.cost
+        alone = [tune(slow, method, 16, seed=seed).best.cost or 0.0 for method in ("hpm", "coordinate")]
+        found = tune(slow, PORTFOLIO, 16, seed=seed).best.cost
         print(f"seed {seed}: alone {alone}, portfolio {found}")
         assert found is not None and found <= 1.005 * min(alone)
 
