@@ -10,7 +10,7 @@ from compiler.ir.graph import times_over
 from compiler.ir.identity import identity
 from compiler.layers.base import Drain, Layer
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
-from compiler.layers.lowering_context import LoweringContext, affine
+from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine
 from compiler.util.tiles import ceil_div
 from hw.isa.enums import Rounding
 
@@ -123,11 +123,23 @@ def merge_groups(weights: NDArray, groups: int, zero: int, n: int) -> dict[str, 
     }
 
 
+#: Largest stride and dilation: a distance between pixels has 12 bits, signed.
+_MAX_STEP = (1 << 11) - 1
+
+
 def lower_conv(low: LoweringContext) -> Layer:
-    """Lower a convolution with its epilogue."""
+    """Lower a convolution with its epilogue.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        Weights are not constant, or a stride or a dilation exceeds the fields of MATRIX.
+    """
     weights, bias = weights_of(low)
     assert weights.data is not None
     a = low.anchor.attributes
+    if max(*a["strides"], *a["dilations"]) > _MAX_STEP:
+        raise UnsupportedLoweringError(f"strides and dilations must be at most {_MAX_STEP:,}")
     drain = drain_of(low, weights, bias, rounding_of(low, Rounding.DOUBLE))
     common = low.common(*([drain.residual.tensor] if drain.residual else []))
     y = common["shapes"][common["y"]]
