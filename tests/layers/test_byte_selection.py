@@ -1,5 +1,7 @@
 """Concatenations, slices and pads of a few channels equal the host's, and their cycles stay near those of the bus."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -31,7 +33,7 @@ def part(
 ) -> Tensor:
     """Add a slice of channels."""
     x, none, ones = draft.input((*pixels, channels), dtype), (0,) * len(pixels), (1,) * len(pixels)
-    limits = {"starts": (*none, start), "sizes": (*pixels, size), "steps": (*ones, step)}
+    limits: dict[str, Any] = {"starts": (*none, start), "sizes": (*pixels, size), "steps": (*ones, step)}
     return draft.node("slice", [x], (*pixels, size), like=x, dtype=dtype, **limits)
 
 

@@ -94,7 +94,8 @@ def test_version_of_another_process_is_not_replaced(
         found = database.retrain(N4, samples(1.1, seed=5))
         assert known == [160, 320]  # the second time with the samples of the other process
         assert len(database.model_versions()) == (1 if found is None else 2)
-        assert database.model_versions()[0].samples == version.samples
+        (first, *_) = database.model_versions()
+        assert isinstance(first, ModelVersion) and first.samples == version.samples
 
 
 def test_few_samples_are_not_enough(database: TuningDatabase) -> None:
