@@ -5,8 +5,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from compiler.commands.command_cycles import cycles, unit_cycles
-from compiler.commands.commands import CircularBuffer, Command, Tile, TileStep
+from compiler.commands.commands import CircularBuffer, Command, Tile, TileStep, cycles, unit_cycles
 from compiler.options import DEFAULT_DRAM, DramTiming
 from hw.config import MlaConfig
 from hw.isa.enums import SEMAPHORE_MAX, Unit

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compiler.commands.command_cycles import cycles
-from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
+from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep, cycles
 from compiler.util.tiles import ceil_div
 from cosim.semantics.bounding_box import BoundingBox, boxes
 from cosim.semantics.command_fields import unpack_fields

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from compiler.codegen.executable import CommandStream
 from compiler.codegen.semaphores import Issued
-from compiler.commands.command_cycles import cycles
-from compiler.commands.commands import Command
+from compiler.commands.commands import Command, cycles
 from compiler.options import DramTiming
 from cosim.semantics.command_fields import CommandFields, unpack_fields
 from hw.config import MlaConfig

@@ -13,7 +13,8 @@ from compiler.layers.base import Layer
 from compiler.layers.conv.codegen import conv_steps
 from compiler.layers.conv.input_layout import repeated
 from compiler.layers.conv.layer import ConvLayer
-from compiler.layers.conv.tilings import conv_tile_model, conv_tilings
+from compiler.layers.conv.tile_model import conv_tile_model
+from compiler.layers.conv.tilings import conv_tilings
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine

@@ -15,7 +15,7 @@ from compiler.ir.identity import identity
 from compiler.layers.base import Addend, Drain, Image, Layer
 from compiler.layers.conv.input_layout import DilationPhase, dilation_phases, phase_lines
 from compiler.layers.conv.layer import ConvLayer, lower_conv, merge_groups
-from compiler.layers.conv.tilings import summand_bytes, with_drain
+from compiler.layers.conv.tile_model import summand_bytes, with_drain
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.lowering_context import LoweringContext, affine
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, first_result, lines, repeated_pipeline

@@ -301,11 +301,10 @@ class Epilogue:
         before the channels in the scratchpad: of whole blocks, which are therefore drained last, or, without whole
         blocks, of pixels to the left and of rows above. Rows are therefore drained from the last to the first one,
         pixels from right to left, and the channels in the first lanes of a block after the others of their row. If
-        whole blocks follow and no pixels of other tiles, one command writes all lanes for each row.
+        whole blocks follow and no pixels of other tiles, one command writes all lanes for each row. Elements have one
+        byte, and no sums are added (`compiler/layers/conv/input_layout.py`).
         """
-        width, element = self.y.w, {"d": self.bytes}
-        if self.drain.residual is not None:
-            element["b" if self._adds_sums else "r"] = self.other_bytes
+        width, streams = self.y.w, ("d",) if self.drain.residual is None else ("d", "r")
         for first, groups, size in row_groups(rows, shared.rows):
             blocks = shared.blocks_of(size)
             at_once = whole > 0 and len(shared.blocks) == 1 and not self.y.on_chip
@@ -331,13 +330,13 @@ class Epilogue:
                     "lanes": lanes,
                     "lanes_tail": lanes,
                 }
-                for stream, bytes_each in element.items():
+                for stream in streams:
                     line = _distance(fields, stream, "y")
                     start = _moved(fields, stream, n=whole, y=first + row, x=column)
-                    made[f"{stream}_base"] = start.plus((channel - lane) * bytes_each)
+                    made[f"{stream}_base"] = start.plus(channel - lane)
                     made[f"{stream}_x"] = across * _distance(fields, stream, "x")
                     made[f"{stream}_y"] = size * line
-                    made[f"{stream}_n"] = line - own * bytes_each
+                    made[f"{stream}_n"] = line - own
                 yield made
         if whole:
             yield fields | {"n_count": whole, "lanes_tail": self.lanes}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from compiler.commands.command_cycles import cycles
+from compiler.commands.commands import cycles
 from compiler.cost.learned.features import NAMES, FeatureRow, RowMaker, rows_of
 from compiler.cost.learned.model import (
     SHIPPED,

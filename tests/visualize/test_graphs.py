@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.commands.command_cycles import cycles
+from compiler.commands.commands import cycles
 from compiler.cost.energy import MAC_PJ, PJ_PER_BYTE
 from compiler.initial_schedule.initial import estimates
 from compiler.ir.graph import Graph

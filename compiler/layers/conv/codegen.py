@@ -30,6 +30,7 @@ from compiler.layers.conv.input_layout import (
     strips_of,
 )
 from compiler.layers.conv.layer import ConvLayer, lower_dense
+from compiler.layers.conv.tile_model import conv_tile_model
 from compiler.layers.conv.tiles import (
     ConvCut,
     ConvImage,
@@ -39,7 +40,7 @@ from compiler.layers.conv.tiles import (
     split_first_tile,
     split_last_tile,
 )
-from compiler.layers.conv.tilings import conv_tile_model, conv_tilings
+from compiler.layers.conv.tilings import conv_tilings
 from compiler.layers.depthwise import lower_convolution
 from compiler.layers.epilogue import Epilogue, parameters
 from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering

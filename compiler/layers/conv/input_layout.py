@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.commands.commands import TensorLayout
 from compiler.commands.tile_buffers import SharedRows
-from compiler.layers.base import Drain, Image, Layer
+from compiler.layers.base import Addend, Drain, Image, Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div
@@ -129,7 +129,8 @@ def shared_rows(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> S
     """Return how the outputs beyond whole blocks of N are computed.
 
     The number of rows is that with the fewest cycles of the array or of FUSE, whichever takes more, and of the loads of
-    the weights.
+    the weights. Results of more than one byte, and sums that are added to those of another product, are computed row by
+    row.
 
     Parameters
     ----------
@@ -144,6 +145,7 @@ def shared_rows(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> S
         or layer.dilations[0] > 1
         or not rest
         or layer.drain.dtype not in (Dtype.I8, Dtype.U8)
+        or isinstance(layer.drain.residual, Addend)
     ):
         return alone
     height, blocks = y.h // layer.batch, out_c // n

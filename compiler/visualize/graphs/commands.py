@@ -10,8 +10,7 @@ from typing import Any
 
 from compiler.codegen.executable import CommandStream
 from compiler.codegen.semaphores import Issued
-from compiler.commands.command_cycles import cycles
-from compiler.commands.commands import READS, WRITES, BufferMemory, BufferRef, CircularBuffer, Command
+from compiler.commands.commands import READS, WRITES, BufferMemory, BufferRef, CircularBuffer, Command, cycles
 from compiler.cost.energy import MAC_PJ, PJ_PER_BYTE
 from compiler.cost.timeline import timeline
 from compiler.ir.graph import Graph, Node
