@@ -262,8 +262,8 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
             sums = rows * width * columns * multiplier
             if 2 * sums > context.acc_rows:
                 continue
-            loads = (y.h, *(rows * many for many in (4, 2, 1) if rows * many < y.h))
-            for rows_per_load in loads if not context.x_on_chip else (y.h,):
+            rows_loaded = (y.h, *(rows * many for many in (4, 2, 1) if rows * many < y.h))
+            for rows_per_load in rows_loaded if not context.x_on_chip else (y.h,):
                 x_bytes = (
                     input_rows(rows_per_load, layer.strides[0], kernel_h, x.h)
                     * (piece if separate else x).w
@@ -272,7 +272,8 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                     + n
                 )
                 used = columns * multiplier * kernel_h * taps * n * 2
-                used += 0 if context.x_on_chip else 2 * x_bytes
+                loads = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows_per_load)
+                used += 0 if context.x_on_chip else min(loads * (strips if separate else 1), 2) * x_bytes
                 buffers = sum_buffers(
                     context, sums
                 )  # also of results, which STORE reads some time after FUSE

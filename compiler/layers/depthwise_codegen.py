@@ -269,8 +269,11 @@ class DepthwiseSteps:
         if not self.x.on_chip:
             most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows_per_load))
             size = most * max(strip.size for strip in self.strips) * self.x_pixel + n
+            across = len({(strip.start, strip.size) for strip in self.strips})
+            loads = tiles * layer.batch * ceil_div(self.y.h, self.rows_per_load) * across
+            depth = min(schedule.x_buffers, loads)
             self.x_tiles = TileBuffers(
-                CircularBuffer(BufferMemory.SP, f"{layer.name}.x", size, schedule.x_buffers), self._begin
+                CircularBuffer(BufferMemory.SP, f"{layer.name}.x", size, depth), self._begin
             )
 
     def _channel_order(self) -> NDArray[np.int64]:
