@@ -18,7 +18,7 @@ from compiler.layers.conv.layer import ConvLayer, lower_conv, merge_groups
 from compiler.layers.conv.tile_model import summand_bytes, with_drain
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.lowering_context import LoweringContext, affine
-from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, first_result, lines, repeated_pipeline
+from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, first_result, lines
 from compiler.layers.tiling_context import (
     PREFETCH_STEPS,
     TILE_CYCLES,
@@ -57,7 +57,8 @@ class DepthwiseLayer(Layer):
 
     A dilated convolution, whose strides are 1, consists of one convolution without dilation for each phase: the pixels
     whose row and column have the same remainders when divided by the dilations. The phases of the columns are the
-    channel blocks of one command, if a row of sums fits the accumulator twice; other phases follow one another.
+    channel blocks of one command, if a row of sums fits the accumulator twice; other phases follow one another like
+    the images of a batch.
 
     Parameters
     ----------
@@ -133,6 +134,10 @@ def lower_convolution(low: LoweringContext) -> Layer:
     drain = drain_of(low, weights, bias, rounding_of(low, Rounding.DOUBLE))
     common = low.common()
     x, y = (common["shapes"][common[name]] for name in ("x", "y"))
+    down, across = (
+        1 if size == 1 else step for size, step in zip(weights.shape[1:3], a["dilations"], strict=True)
+    )
+    batch = low.x.shape[0]
     pair = DepthwiseLayer(
         **common,
         macs=y.h * y.w * weights.elements,
@@ -142,21 +147,20 @@ def lower_convolution(low: LoweringContext) -> Layer:
         pads=a["pads"],
         x_zp=affine(low.x).zero_point,
         w_zp=zero_of(weights),
-        batch=low.x.shape[0],
+        batch=batch,
+        dilations=(down, across),
         multiplier=2,
     )
     if (
-        a["dilations"] != (1, 1)
+        ((down, across) != (1, 1) and not _by_phases((down, across), a["strides"], x, batch))
         or max(a["strides"]) > MAX_STRIDE
         or drain.residual is not None
         or DTYPE_BYTES[drain.dtype] > 1
     ):
         return lower_conv(low)
-    n, (down, across) = low.config.n, a["strides"]
-    stream = stream_of(low.config, pair, x.w, y.w, y.w)
-    blocks = ceil_div(groups, n)
-    apart = max(2 * blocks * stream.work * down * across, blocks * _PAIR_CYCLES)
-    merged = ceil_div(groups, max(n // 2, 1)) * weights.shape[1] * weights.shape[2]
+    n, blocks = low.config.n, ceil_div(groups, low.config.n)
+    apart = max(_array_cycles(low.config, pair), y.h * y.w * blocks * _PAIR_CYCLES)
+    merged = ceil_div(groups, max(n // 2, 1)) * weights.shape[1] * weights.shape[2] * y.h * y.w
     return pair if apart < merged else lower_conv(low)
 
 
@@ -167,15 +171,35 @@ _PAIR_CYCLES = 3
 def _by_phases(dilations: tuple[int, ...], strides: tuple[int, int], x: Image, batch: int) -> bool:
     """Return True if a dilated convolution can be computed phase by phase."""
     down, across = dilations
-    return strides == (1, 1) and (batch == 1 or down == 1) and down <= x.h // batch and across <= x.w
+    return strides == (1, 1) and down <= x.h // batch and across <= x.w
 
 
 def consecutive_phases(config: MlaConfig, layer: DepthwiseLayer) -> list[DilationPhase[DepthwiseLayer]]:
-    """Return the convolutions that a layer consists of and that follow one another; none for a single convolution."""
+    """Return the convolutions that one image is convolved by and that follow one another; one without dilation."""
+    shapes = {name: replace(image, h=image.h // layer.batch) for name, image in layer.shapes.items()}
+    image = replace(layer, batch=1, shapes=shapes)
     down, across = layer.dilations
-    if (2 if down == 1 else 4) * layer.shapes[layer.y].w <= config.acc_rows:
-        across = 1  # a row of sums fits twice, also if consecutive phases share the accumulator
-    return dilation_phases(layer, layer.pads, (down, across)) if (down, across) != (1, 1) else []
+    if 2 * layer.shapes[layer.y].w * layer.multiplier <= config.acc_rows:
+        across = 1  # a row of sums fits twice
+    return dilation_phases(image, layer.pads, (down, across))
+
+
+def _largest_phases(config: MlaConfig, layer: DepthwiseLayer) -> DepthwiseLayer:
+    """Return the convolution of a batch of as many images as there are phases, each of the size of the largest."""
+    phases = consecutive_phases(config, layer)
+    if len(phases) == 1:
+        return layer
+    largest, count = phases[0].layer, layer.batch * len(phases)
+    shapes = {name: replace(image, h=image.h * count) for name, image in largest.shapes.items()}
+    return replace(largest, batch=count, shapes=shapes)
+
+
+def _array_cycles(config: MlaConfig, layer: DepthwiseLayer) -> int:
+    """Return the approximate cycles of MATRIX for a whole layer."""
+    layer = _largest_phases(config, layer)
+    x, y = images(layer)
+    stream, tile = stream_of(config, layer, x.w, y.w, y.w), (0, y.h, y.w, ceil_div(layer.channels, config.n))
+    return layer.batch * _tile_cycles(layer, x.h, stream, tile, (False, True, True), config.n)
 
 
 @dataclass(frozen=True)
@@ -228,14 +252,9 @@ _MAX_ACROSS = 4
 def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
     """Yield the tilings of a depthwise convolution that fit the on-chip memories.
 
-    Strips, which are loaded separately, are tried only if nothing else fits. Two consecutive phases of a dilated
-    convolution are active at the same time, so each gets half of the memory.
+    Strips, which are loaded separately, are tried only if nothing else fits.
     """
-    if phases := consecutive_phases(context.config, layer):
-        half = replace(context, free=context.free // 2, acc_rows=context.acc_rows // 2)
-        for cycles, schedule in depthwise_tilings(half, phases[0].layer):
-            yield cycles * len(phases), schedule
-        return
+    layer = _largest_phases(context.config, layer)
     found = list(_tilings(context, layer, _widths(context, layer), separate=False))
     if not found and layer.dilations[1] == 1:
         widths = strip_widths(images(layer)[1].w, context.acc_rows // 2, context.config.n)
@@ -376,8 +395,7 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
 
     A dilated convolution is represented by its largest phase, repeated for each phase.
     """
-    if phases := consecutive_phases(context.config, layer):
-        return repeated_pipeline(lambda: depthwise_tile_model(phases[0].layer, s, context), len(phases))
+    layer = _largest_phases(context.config, layer)
     n, (x, y) = context.config.n, images(layer)
     kernel_h, taps, outputs = layer.weights.shape
     channels, multiplier = layer.channels, layer.multiplier
@@ -605,6 +623,10 @@ def _passes_by_step(
     return tuple(out)
 
 
+#: Cycles between the weights of two streams, beside N cycles for shifting them in.
+_SHIFT_CYCLES = 3
+
+
 def _tile_cycles(
     layer: DepthwiseLayer,
     height: int,
@@ -638,7 +660,8 @@ def _tile_cycles(
         if keep and not last:
             return wide * ((rows - 1) * skip + before + 1) * stream.pitch
         last_row = each.columns + (ceil_div(across, phases) - 1) * layer.strides[1]
-        total += (((count - 1) * skip + before) * stream.pitch + last_row) * phases
+        streamed = ((count - 1) * skip + before) * stream.pitch + last_row
+        total += (max(streamed, n + _SHIFT_CYCLES) if phases > 1 else streamed) * phases
     others = [each for each in stream.passes if each.shape != stream.passes[0].shape]
     # A tile may begin with the shape with which the last one ended, if passes of all shapes compute all outputs of one
     # of these tiles.

@@ -13,6 +13,7 @@ from compiler.commands.commands import (
     BufferRef,
     CircularBuffer,
     Command,
+    TensorLayout,
     TileStep,
 )
 from compiler.commands.tile_buffers import (
@@ -184,33 +185,31 @@ class DepthwiseSteps:
 
     def __init__(self, context: CodegenContext, layer: DepthwiseLayer):
         self.context, self.layer, self.config = context, layer, context.config
-        self.images = [context.layouts[name].parts(layer.batch) for name in (layer.x, layer.y)]
-        self.x, self.y = (images[0] for images in self.images)
+        #: Convolutions of one image that follow one another, and the layouts of input, output and second summand.
+        self.parts: list[DepthwiseLayer] = []
+        self.images: tuple[list[TensorLayout], ...] = ([], [], [])
+        of_batch = {name: context.layouts[name].parts(layer.batch) for name in (*layer.inputs, layer.y)}
+        for number, phase in product(range(layer.batch), consecutive_phases(self.config, layer)):
+            part = phase.layer
+            layouts = phase.layouts({name: images[number] for name, images in of_batch.items()})
+            for images, name in zip(self.images, (part.x, part.y, *part.inputs[1:]), strict=False):
+                images.append(layouts[name])
+            self.parts.append(part)
+        self.part, self.x, self.y = self.parts[0], self.images[0][0], self.images[1][0]
         n, schedule = self.config.n, context.schedule
         self.kernel_h, self.taps, _ = layer.weights.shape
         self.channels, self.blocks = layer.channels, ceil_div(layer.channels, n)
         self.columns = min(schedule.columns, self.blocks)
         self.rows_per_load = min(schedule.rows_per_load, self.y.h)
         self.rows = min(schedule.rows, self.rows_per_load)
-        self.strips = column_strips(
-            self.y.w,
-            min(schedule.width, schedule.strip_width) if layer.dilations[1] == 1 else self.y.w,
-            layer.strides[1],
-            layer.pads[1],
-            (self.taps - 1) * layer.dilations[1] + 1,
-            self.x.w,
-        )
-        if schedule.strip_width >= self.y.w:  # all tiles across the image use the same rows
-            self.strips = [
-                replace(strip, start=0, size=self.x.w, before=strip.before + strip.start)
-                for strip in self.strips
-            ]
+        #: Strips of the columns of each image.
+        self.strips = [self._strips(number) for number in range(len(self.parts))]
         #: Number of rows of each load that have been loaded so far.
         self.rows_loaded: dict[Hashable, int] = {}
         #: Shape of the last pass.
         self.shape = 0, 0
         self.step: int | None = None
-        self._select(0, max(self.strips, key=lambda strip: strip.count))
+        self._select(0, max(self.strips[0], key=lambda strip: strip.count))
         self.step = self.stream.passes[0].step
         #: Kernel rows in the order of their weights: those of each pass are contiguous.
         self.kernel_rows = [
@@ -218,12 +217,29 @@ class DepthwiseSteps:
         ]
         self._allocate_buffers()
 
+    def _strips(self, number: int) -> list[ColumnStrip]:
+        """Return the strips of the columns of an image."""
+        part, schedule = self.parts[number], self.context.schedule
+        x, y = (images[number] for images in self.images[:2])
+        strips = column_strips(
+            y.w,
+            min(schedule.width, schedule.strip_width) if part.dilations[1] == 1 else y.w,
+            part.strides[1],
+            part.pads[1],
+            (self.taps - 1) * part.dilations[1] + 1,
+            x.w,
+        )
+        if schedule.strip_width < y.w:
+            return strips
+        # All tiles across the image use the same rows.
+        return [replace(strip, start=0, size=x.w, before=strip.before + strip.start) for strip in strips]
+
     def _select(self, number: int, strip: ColumnStrip) -> None:
-        """Select the image of the batch, and its columns, for which code is generated next."""
-        self.number, self.strip = number, strip
-        x, y = (images[number] for images in self.images)
-        self.stream = stream_of(self.config, self.layer, x.w, y.w, strip.count, self.step)
-        self.runs = column_phases(self.layer.dilations[1], strip)
+        """Select the image, and its columns, for which code is generated next."""
+        self.number, self.strip, self.part = number, strip, self.parts[number]
+        x, self.y = (images[number] for images in self.images[:2])
+        self.stream = stream_of(self.config, self.part, x.w, self.y.w, strip.count, self.step)
+        self.runs = column_phases(self.part.dilations[1], strip)
         self.x = x.columns(strip.start, strip.size)
         self.x_pixel, self.x_row = self.x.pixel, self.x.row
         if not self.x.on_chip:
@@ -250,11 +266,13 @@ class DepthwiseSteps:
         )
         self.w = TileBuffers(w_buffer, self._load_w)
         self.p = None if layer.counts else parameters(self.context, layer.name, drain, made)
-        width = max(strip.count for strip in self.strips)
+        strips = [strip for of_image in self.strips for strip in of_image]
+        width = max(strip.count for strip in strips)
         self.acc = BufferRotation(
             BufferMemory.ACC, f"{layer.name}.acc", self.rows * width * made, schedule.acc_buffers
         )
-        tile = self.context, layer.name, layer.drain, self.images[1], self.rows, self.columns
+        _, y_images, summands = self.images
+        tile = self.context, layer.name, layer.drain, y_images, self.rows, self.columns
         if layer.counts:
             sizes = (self.x.h, self.y.h), (self.images[0][0].w, self.y.w)
             runs = tuple(
@@ -265,12 +283,15 @@ class DepthwiseSteps:
         elif layer.multiplier > 1:
             self.drain = _PairEpilogue(*tile, width=width, block_channels=2 * n)
         else:
-            self.drain = Epilogue(*tile, width=width)
+            self.drain = Epilogue(*tile, width=width, summands=summands)
         if not self.x.on_chip:
-            most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows_per_load))
-            size = most * max(strip.size for strip in self.strips) * self.x_pixel + n
-            across = len({(strip.start, strip.size) for strip in self.strips})
-            loads = tiles * layer.batch * ceil_div(self.y.h, self.rows_per_load) * across
+            most, loads = 0, 0
+            for number, of_image in enumerate(self.strips):
+                self._select(number, of_image[0])
+                starts = list(pieces(self.y.h, self.rows_per_load))
+                most = max(most, *(self._image(start, rows)[1] for start, rows in starts))
+                loads += tiles * len(starts) * len({(strip.start, strip.size) for strip in of_image})
+            size = most * max(strip.size for strip in strips) * self.x_pixel + n
             depth = min(schedule.x_buffers, loads)
             self.x_tiles = TileBuffers(
                 CircularBuffer(BufferMemory.SP, f"{layer.name}.x", size, depth), self._begin
@@ -292,8 +313,8 @@ class DepthwiseSteps:
         )
 
     def _image(self, start: int, rows: int) -> tuple[int, int]:
-        layer = self.layer
-        return image_rows(start, rows, layer.strides[0], layer.pads[0], self.kernel_h, self.x.h)
+        part = self.part
+        return image_rows(start, rows, part.strides[0], part.pads[0], self.kernel_h, self.x.h)
 
     def _begin(self, key: Hashable, _: BufferRef) -> list[Command]:
         self.rows_loaded[key] = 0
@@ -329,13 +350,16 @@ class DepthwiseSteps:
         return [self.context.command(Unit.LOAD, dram=source, dst=address, len=count * self.w_block)]
 
     def steps(self) -> list[TileStep]:
-        """Generate the steps of all tiles; the loops are channel blocks, images, loads of rows, strips and tiles."""
+        """Generate the steps of all tiles.
+
+        The loops are channel blocks, images and their phases, loads of rows, strips and tiles.
+        """
         return [
             step
             for block, blocks in pieces(self.blocks, self.columns)
-            for number in range(self.layer.batch)
-            for start, rows in pieces(self.y.h, self.rows_per_load)
-            for strip in self.strips
+            for number, y in enumerate(self.images[1])
+            for start, rows in pieces(y.h, self.rows_per_load)
+            for strip in self.strips[number]
             for step in self._strip(number, start, rows, strip, block, blocks)
         ]
 
@@ -360,7 +384,7 @@ class DepthwiseSteps:
             for order, taps in enumerate(self._passes(start + offset, count)):
                 low, many = start + offset, count
                 if order:
-                    low, many = taps.outputs(self.layer, self.x.h, low, many)
+                    low, many = taps.outputs(self.part, self.x.h, low, many)
                 if many <= 0:
                     continue
                 continued = keep and offset > 0 and self.history >= taps.rows - self.layer.strides[0]
@@ -390,14 +414,14 @@ class DepthwiseSteps:
 
     def _commands(self, blocks: int) -> list[tuple[int, int, ColumnPhases]]:
         """Return the first channel block, the number of blocks and the columns of each command of a pass."""
-        if self.layer.dilations[1] == 1:
+        if self.part.dilations[1] == 1:
             return [(0, blocks, run) for run in self.runs]
         return [(at, 1, run) for at in range(blocks) for run in self.runs]
 
     def _passes(self, start: int, rows: int) -> list[StreamPass]:
         """Return the passes of a tile: first one that computes all outputs, if possible with the last one's shape."""
         passes = self.stream.passes
-        complete = [p for p in passes if p.outputs(self.layer, self.x.h, start, rows) == (start, rows)]
+        complete = [p for p in passes if p.outputs(self.part, self.x.h, start, rows) == (start, rows)]
         first = next((p for p in complete if p.shape == self.shape), passes[0])
         others = [p for p in passes if p != first]
         out = [first, *sorted(others, key=lambda p: p.shape != first.shape)]
@@ -418,7 +442,7 @@ class DepthwiseSteps:
         if continued:
             before, row, streamed = stride - 1, self.row, rows * stride
         else:
-            row = start * self.layer.strides[0] - self.layer.pads[0] + taps.row
+            row = start * self.layer.strides[0] - self.part.pads[0] + taps.row
             # Rows above the image are zeros that precede the stream.
             missing = min(max(ceil_div(-row, taps.step), 0), g - 1)
             row, before = row + missing * taps.step, g - 1 - missing
@@ -457,7 +481,7 @@ class DepthwiseSteps:
     def _fields(
         self, rows: int, block: int, blocks: int, run: ColumnPhases, taps: StreamPass
     ) -> dict[str, int]:
-        layer, n, across = self.layer, self.config.n, self.layer.dilations[1]
+        layer, n, across = self.layer, self.config.n, self.part.dilations[1]
         last = block + blocks == self.blocks
         tail = (self.channels - 1) % n + 1 if last else 0
         # Either channel blocks or column phases are the blocks of the command.
@@ -484,12 +508,8 @@ class DepthwiseSteps:
 
 
 def depthwise_steps(context: CodegenContext, layer: DepthwiseLayer) -> list[TileStep]:
-    """Generate the steps of a depthwise convolution, phase by phase."""
-    parts = [
-        (replace(context, layouts=phase.layouts(context.layouts)), phase.layer)
-        for phase in consecutive_phases(context.config, layer)
-    ]
-    return [step for part in parts or [(context, layer)] for step in DepthwiseSteps(*part).steps()]
+    """Generate the steps of a depthwise convolution."""
+    return DepthwiseSteps(context, layer).steps()
 
 
 KIND = LayerKind(

@@ -20,7 +20,7 @@ from compiler.commands.tile_buffers import (
     image_lines,
     row_groups,
 )
-from compiler.layers.base import Addend, Drain, Residual
+from compiler.layers.base import Addend, Drain
 from compiler.util.scaling import bias_image, bytes_word, param_image
 from compiler.util.tiles import ceil_div
 from hw.errors import InputError
@@ -173,6 +173,8 @@ class Epilogue:
         Image columns of a full tile; None: all columns.
     block_channels : int or None
         Channels of a block, at most N; None: N.
+    summands : list of TensorLayout or None
+        Layouts of the images of the second summand; None: those of the batch.
     """
 
     def __init__(
@@ -186,8 +188,12 @@ class Epilogue:
         channel: int = 0,
         width: int | None = None,
         block_channels: int | None = None,
+        summands: list[TensorLayout] | None = None,
     ):
         self.context, self.drain, self.images, self.channel = context, drain, y, channel
+        if summands is None and drain.residual is not None:
+            summands = context.layouts[drain.residual.tensor].parts(len(y))
+        self.summands = summands or []
         self.select(0, 0, y[0].w if width is None else width)
         #: Channels of a block, which are the lanes of FUSE that are in use.
         self.lanes = block_channels or context.config.n
@@ -364,7 +370,7 @@ class Epilogue:
         if residual is None:
             return {}
         first, width = channel * self.other_bytes, lanes * self.other_bytes
-        layout = self._summand(residual)
+        layout = self._summand()
         if layout.on_chip:
             address, pixel, row = layout.address(start, 0, first), layout.pixel, layout.row
         else:
@@ -379,16 +385,13 @@ class Epilogue:
         }
         return {**walk, **rows, **residual.fields}
 
-    def _summand(self, residual: Residual) -> TensorLayout:
+    def _summand(self) -> TensorLayout:
         """Return the layout of the second operand of the residual addition, for the selected image."""
-        layout = self.context.layouts[residual.tensor].parts(len(self.images))[self.number]
-        return layout.columns(self.column, self.y.w)
+        return self.summands[self.number].columns(self.column, self.y.w)
 
     def _load_other(self, key: Hashable, address: BufferRef) -> list[Command]:
         *_, start, pixels, first, width = key  # type: ignore[misc]
-        residual = self.drain.residual
-        assert residual is not None
-        layout = self._summand(residual)
+        layout = self._summand()
         lines = image_lines(layout, pixels // layout.w, width, "dst", width)
         return [self.context.command(Unit.LOAD, dram=layout.address(start, 0, first), dst=address, **lines)]
 

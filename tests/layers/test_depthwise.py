@@ -1,0 +1,97 @@
+"""Depthwise convolutions agree with sums in numpy and with the reference, and take few cycles on the RTL."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from compiler.bench.single_layer import X_ZERO, Y_ZERO, OneLayer, random_int8, requantize
+from compiler.ir.graph import Graph
+from compiler.layers.depthwise import DepthwiseLayer
+from tests.layers.test_thin_convolutions import Convolution
+from tests.support.graphs import Draft, check
+
+TARGETS = ("n4", "n8", "n16", "n32")
+
+
+class Depthwise(Convolution):
+    """Depthwise convolution: `groups` channels with `outputs` outputs each."""
+
+    def case(self, rng: np.random.Generator) -> tuple[Graph, NDArray[np.int8], NDArray[np.int64]]:
+        """Return a graph of the convolution with random weights, an input and the outputs."""
+        if self.outputs > 1:
+            return super().case(rng)
+        layer = OneLayer(rng, (*self.kernel, self.groups), 2, self.kernel[0] * self.kernel[1])
+        x = random_int8(rng, self.batch, self.h, self.w, self.groups)
+        sums = self.sums(x.astype(np.int64) - X_ZERO, layer.weights.transpose(2, 0, 1)[..., None])
+        wanted = requantize(sums + layer.bias, layer.ratios(), Y_ZERO)
+        how = {"strides": self.strides, "pads": (self.pad,) * 4, "dilations": (self.dilation,) * 2}
+        return layer.graph("depthwise_conv2d", x.shape, wanted.shape, **how), x, wanted
+
+
+def limit(shape: Depthwise) -> float:
+    """Return the cycles that array and bus of n16 need at least, for whole blocks of channels."""
+    channels = -(-shape.groups // 16) * 16
+    pixels = shape.batch
+    for size, taps, step in zip((shape.h, shape.w), shape.kernel, shape.strides, strict=True):
+        pixels *= (size + 2 * shape.pad - (taps - 1) * shape.dilation - 1) // step + 1
+    products = pixels * channels * shape.outputs * shape.kernel[0] * shape.kernel[1]
+    moved = shape.batch * shape.h * shape.w * channels + pixels * channels * shape.outputs
+    return max(products / 256, moved / 16)
+
+
+def random_depthwise(rng: np.random.Generator) -> Depthwise:
+    """Return a depthwise convolution, most often dilated, of one or more images, with one or two outputs."""
+    kernel = int(rng.integers(1, 5)), int(rng.integers(1, 5))
+    dilation = int(rng.choice((1, 2, 3, 5, 8)))
+    reach = (max(kernel) - 1) * dilation
+    pad = int(rng.integers(0, reach + 1))
+    least = max(1, reach + 1 - 2 * pad)
+    return Depthwise(
+        h=int(rng.integers(least, least + 20)),
+        w=int(rng.integers(least, least + 24)),
+        inputs=1,
+        outputs=int(rng.integers(1, 3)),
+        groups=int(rng.integers(2, 70)),
+        kernel=kernel,
+        dilation=dilation,
+        pad=pad,
+        batch=int(rng.integers(1, 4)),
+    )
+
+
+@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("target", TARGETS)
+def test_random_convolutions_are_exact(target: str, seed: int) -> None:
+    random_depthwise(np.random.default_rng(seed)).check(target, seed)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("columns", [20, 300])
+def test_dilated_images_with_a_summand_are_exact(columns: int, batch: int) -> None:
+    """Wide rows of sums do not fit the accumulator twice: the phases of the columns also follow one another."""
+    draft = Draft(np.random.default_rng(columns + batch))
+    x = draft.input((batch, 11, columns, 20))
+    window = {"strides": (1, 1), "pads": (3, 3, 3, 3), "dilations": (3, 3)}
+    y = draft.node("depthwise_conv2d", [x, draft.constant((3, 3, 20))], x.shape, scale=30.0, **window)
+    network = check(draft, [draft.node("add", [y, x], x.shape, scale=20.0)], "n8")
+    assert [type(layer) for layer in network.layers] == [DepthwiseLayer]
+
+
+PLAIN = Depthwise(28, 28, inputs=1, outputs=1, groups=64)
+
+
+@pytest.mark.parametrize(
+    ("shape", "share"),
+    [
+        (replace(PLAIN, groups=96, dilation=4, pad=4), 0.92),
+        (replace(PLAIN, batch=4, dilation=2, pad=2), 0.97),
+        (replace(PLAIN, h=33, w=33, groups=240, dilation=6, pad=6), 0.96),
+        (replace(PLAIN, outputs=2, h=56, w=56, dilation=2, pad=2), 0.93),
+        (replace(PLAIN, outputs=2, dilation=4, pad=4), 0.85),
+        (replace(PLAIN, outputs=2, batch=4, dilation=2, pad=2), 0.95),
+    ],
+)
+def test_cycles(shape: Depthwise, share: float) -> None:
+    assert limit(shape) / shape.cycles() >= share
