@@ -19,6 +19,7 @@ from compiler.commands.tile_buffers import (
     image_rows,
     pieces,
     rectangles,
+    tile_buffers,
     window_runs,
 )
 from compiler.ir.identity import identity
@@ -44,11 +45,12 @@ from compiler.layers.tiling_context import (
     stream_cycles,
     strip_images,
     strip_widths,
+    sum_buffers,
 )
 from compiler.schedule.schedule import ALL_COLUMNS, LayerSchedule
-from compiler.util.scaling import halves_word
+from compiler.util.scaling import bytes_word, halves_word
 from compiler.util.tiles import ceil_div, cuts
-from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD, MATRIX_WORD
 from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Post, Reduce, Rounding, Unit
 
 #: Element types of operands and results, which are equal.
@@ -57,6 +59,10 @@ _TYPES = (*BYTES, "int16")
 _FITTING_WIDTHS = 4
 #: Cycles from the last point of a pass to the first point that reads its results.
 _PASS_LATENCY = 60
+#: Minimum number of pixels of an image whose average is computed as a reduction, which begins when a part is loaded.
+_MIN_REDUCED = 65
+#: Maximum ratio of the cycles with maxima of pairs of pixels to those without.
+_MAX_PAIRED = 0.9
 #: Maximum number of kinds of windows by their elements inside the image, each of which needs separate commands.
 _MAX_COUNTS = 64
 
@@ -123,12 +129,52 @@ class PoolLayer(Layer):
         This takes fewer cycles unless few windows contain an element, or the image is small; averages would need wider
         intermediate sums.
         """
+        saved = self._saved_by_rows(n)
+        simple = not self.average and self.weights is None
+        return simple and saved > _PASS_LATENCY and not self.paired(n)
+
+    def _saved_by_rows(self, n: int) -> int:
+        """Return the FUSE cycles that are saved by taking the maximum of the rows first, then of the columns."""
         (x, y), (down, across) = images(self), self.kernel
         blocks = ceil_div(x.c, n)
         second = ceil_div(y.w * x.c, n) if self.contiguous(n) else y.w * blocks
         passes = ceil_div(x.w * x.c, n) * down + second * across
-        saved = y.h * (y.w * blocks * down * across - passes)
-        return not self.average and self.weights is None and saved > _PASS_LATENCY
+        return y.h * (y.w * blocks * down * across - passes)
+
+    @property
+    def pairs(self) -> range:
+        """Second columns, in a window, of the pairs of adjacent columns that cover it.
+
+        In windows of odd width, all columns but the first are second columns, because their distances are equal.
+        """
+        across = self.kernel[1]
+        return range(1, across, 1 if across % 2 else 2)
+
+    def paired(self, n: int) -> bool:
+        """Return True if a machine of n lanes takes maxima of adjacent pixels before those of windows.
+
+        MATRIX subtracts each element from the element of the pixel at its left. FUSE replaces negative differences by 0
+        and adds the element itself, so that it takes one cycle, not two, for both elements.
+        """
+        (x, y), (down, across) = images(self), self.kernel
+        if self.average or self.weights is not None or DTYPE_BYTES[x.dtype] > 1 or not self._pairs_cover():
+            return False
+        blocks = ceil_div(x.c, n)
+        matrix = y.h * min(self.strides[0], down) * (x.w + 1) * blocks
+        fuse = y.h * y.w * blocks * down * len(self.pairs)
+        direct = y.h * y.w * blocks * down * across
+        return max(matrix, fuse) < _MAX_PAIRED * (direct - max(self._saved_by_rows(n), 0))
+
+    def _pairs_cover(self) -> bool:
+        """Return True if the pairs whose second pixel is inside the image cover the elements of all windows."""
+        (x, y), across = images(self), self.kernel[1]
+        for column in reversed(range(y.w)):
+            inside = x.w + self.pads[1] - column * self.strides[1]  # from the first column of the window
+            if inside >= across:
+                break
+            if inside < 2 or (across % 2 == 0 and inside % 2):
+                return False
+        return across > 1
 
     def contiguous(self, n: int) -> bool:
         """Return True if the columns of a row are combined as N consecutive elements of any pixels at a time.
@@ -166,7 +212,7 @@ def on_fuse(layer: DepthwiseLayer) -> PoolLayer | None:
 
 
 def lower_pool(low: LoweringContext) -> Layer:
-    """Lower a pooling operator; an average over a whole image of more than 255 pixels becomes a reduction."""
+    """Lower a pooling operator; an average over a whole image of many pixels becomes a reduction."""
     a, average = low.anchor.attributes, low.anchor.op == "avg_pool2d"
     types = {low.x.dtype, low.y.dtype}
     if "int16" in types and (len(types) > 1 or (average and low.rounding == "onnxruntime")):
@@ -182,7 +228,7 @@ def lower_pool(low: LoweringContext) -> Layer:
     counted = a.get("count_pads", False) or not any(a["pads"])
     if (
         average
-        and taps > 255
+        and taps >= _MIN_REDUCED
         and "int16" not in types
         and not any(a["pads"])
         and a["kernel"] == low.x.shape[1:3]
@@ -262,7 +308,11 @@ _MAX_COORDINATE = 0x7FFF
 
 
 def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
-    """Yield the tilings of a pooling layer that fit; strips of columns are tried only if nothing else fits."""
+    """Yield the tilings of a pooling layer that fit.
+
+    Strips of columns are tried if nothing else fits, or if differences of pixels, which limit the rows of a tile, must
+    fit the accumulator.
+    """
     _, y = images(layer)
     widths = strip_widths(y.w, _MAX_COORDINATE // layer.strides[1], context.config.n)
     fitting = 0
@@ -270,7 +320,8 @@ def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
         found = list(_tilings(context, layer, width))
         yield from found
         fitting += bool(found)
-        if (found and width == ALL_COLUMNS) or fitting == _FITTING_WIDTHS:
+        whole = found and width == ALL_COLUMNS and not layer.paired(context.config.n)
+        if whole or fitting == _FITTING_WIDTHS:
             return
 
 
@@ -288,11 +339,18 @@ def _fuse_cycles(layer: PoolLayer, n: int, rows: int, x_w: int, y_w: int, lanes:
     """
     (down, across), size = layer.kernel, DTYPE_BYTES[layer.shapes[layer.x].dtype]
     points = rows * y_w * ceil_div(lanes, n)
+    if layer.paired(n):
+        return points * down * len(layer.pairs)
     if not layer.separable(n):
         return points * down * across * size
     second = rows * ceil_div(y_w * lanes, n) if layer.contiguous(n) else points
     first, second = rows * ceil_div(x_w * lanes, n) * down * size, second * across * size
     return first + second
+
+
+def _matrix_cycles(layer: PoolLayer, n: int, rows: int, x_w: int, lanes: int) -> int:
+    """Return the cycles of MATRIX for the differences of a tile of `rows` input rows; 0 if there are none."""
+    return rows * (x_w + 1) * ceil_div(lanes, n) if layer.paired(n) else 0
 
 
 def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
@@ -310,6 +368,9 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
         x_bytes = (high * x.w * lanes + n) * size
         used = (rows * (x.w + layer.kernel[1]) * lanes + n) * size if layer.separable(n) else 0
         used *= 2 if x.c % lanes else 1
+        sums = high * x.w * ceil_div(lanes, n) if layer.paired(n) else 1
+        if 2 * sums > context.acc_rows:
+            continue
         if layer.weights is not None:
             if columns > context.config.param_slots // 2:
                 continue
@@ -318,6 +379,7 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
         load = 0.0 if context.x_on_chip else lines(high * x.w, lanes * size, x.c * size, n)
         store = 0.0 if context.y_on_chip else lines(rows * y.w, lanes * size, x.c * size, n)
         fuse = _fuse_cycles(layer, n, rows, x.w, y.w, lanes)
+        fuse = max(fuse, _matrix_cycles(layer, n, high, x.w, lanes))
         if (
             layer.separable(n) and fuse < 4 * _PASS_LATENCY
         ):  # each of four commands waits for the one before the last
@@ -333,6 +395,7 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
                     strip_width=width,
                     columns=columns,
                     x_buffers=buffers,
+                    acc_buffers=sum_buffers(context, sums),
                     on_chip=context.y_on_chip,
                 )
                 yield cycles, schedule if layer.weights is None else replace(schedule, param_blocks=columns)
@@ -361,10 +424,11 @@ def pool_tile_model(layer: PoolLayer, s: LayerSchedule, context: LayerContext) -
                     loads = () if context.x_on_chip else (("x", (number, start, block), image),)
                     store = 0.0 if context.y_on_chip else beats(high, y.w, width, whole_y.w)
                     fuse = _fuse_cycles(layer, n, high, x.w, y.w, width)
-                    yield PipelineTile(loads, 0.0, fuse, store, 2 - context.y_on_chip)
+                    matrix = _matrix_cycles(layer, n, count, x.w, width)
+                    yield PipelineTile(loads, matrix, fuse, store, 2 - context.y_on_chip + bool(matrix))
 
     count = layer.batch * strips * ceil_div(y.h, rows) * ceil_div(blocks, columns)
-    return TilePipeline(tiles(), count, {"x": s.x_buffers}, 1, s.y_buffers)
+    return TilePipeline(tiles(), count, {"x": s.x_buffers}, s.acc_buffers, s.y_buffers)
 
 
 class PoolSteps:
@@ -388,8 +452,12 @@ class PoolSteps:
             self.pixel = width
             most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows))
             size = most * max(strip.size for strip in self.strips) * width + self.n * self.size
-            self.tiles = TileBuffers(
-                CircularBuffer(BufferMemory.SP, f"{layer.name}.x", size, schedule.x_buffers), self._load
+            self.tiles = tile_buffers(
+                f"{layer.name}.x",
+                size,
+                schedule.x_buffers,
+                self._load,
+                separate=layer.paired(self.n),  # FUSE reads a tile while MATRIX reads the next one
             )
         across = max(strip.count for strip in self.strips)
         self.out = BufferRotation(
@@ -413,6 +481,13 @@ class PoolSteps:
                 self._load_w,
             )
             self.p = Slots(context, layer.name, layer.drain, self.columns)
+        self.paired = layer.paired(self.n)
+        if self.paired:
+            w_buffer = CircularBuffer(BufferMemory.SP, f"{layer.name}.w", 2 * self.n)
+            self.signs = TileBuffers(w_buffer, self._load_signs)
+            most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows))
+            sums = most * max(strip.size for strip in self.strips) * self.columns
+            self.acc = BufferRotation(BufferMemory.ACC, f"{layer.name}.acc", sums, schedule.acc_buffers)
         self.separable, self.contiguous = layer.separable(self.n), layer.contiguous(self.n)
         # Maxima of the rows of each window, for all columns of the input; the padding of both widths of tiles is kept.
         wide = max(max(strip.size, strip.count + layer.kernel[1] - 1) for strip in self.strips)
@@ -494,7 +569,9 @@ class PoolSteps:
         }
         result = {"d_x": pixel, "d_y": row, "d_n": self.n * self.size}
         down = start * layer.strides[0] - layer.pads[0] - image_first
-        if self.separable:
+        if self.paired:
+            self._pair(step, strip, walk, address, result, (start, rows))
+        elif self.separable:
             self._separate(step, strip, walk, address, result, rows, width, down)
         else:
             for top, height, left, columns, words in self._parts(strip, start, rows):
@@ -517,6 +594,73 @@ class PoolSteps:
                 self.context.command(Unit.STORE, dram=self.y.address(start, 0, first), src=address, **lines)
             )
         return step
+
+    def _load_signs(self, _: Hashable, address: BufferRef) -> list[Command]:
+        """Return the commands that fill the weights of a difference: 1 and -1 for each channel."""
+        return [
+            self.context.command(
+                Unit.LOAD,
+                word=LOAD_WORD.pack(fill=1, fill_value=value),
+                dst=address.plus(number * self.n),
+                len=self.n,
+            )
+            for number, value in enumerate((1, 0xFF))
+        ]
+
+    def _pair(
+        self,
+        step: TileStep,
+        strip: ColumnStrip,
+        walk: Mapping[str, int | BufferRef],
+        address: BufferRef,
+        result: Mapping[str, int],
+        tile: tuple[int, int],
+    ) -> None:
+        """Add the commands of a tile, given by its first row and number of rows, whose pixels are paired."""
+        layer, n, columns = self.layer, self.n, self.x.w
+        (down, across), (first, height) = layer.strides, self._image(*tile)
+        x, row, pixel = walk["a_base"], walk["a_u"], walk["a_v"]
+        assert isinstance(x, BufferRef) and isinstance(row, int) and isinstance(pixel, int)
+        if self.x.on_chip:
+            x = x.plus(first * row)
+        dtype, pairs, sums = layer.shapes[layer.x].dtype, layer.pairs, self.acc.next()
+        step.matrix.append(
+            self.context.command(
+                Unit.MATRIX,
+                **_differences(dtype, height, columns, n),
+                oc_count=walk["n_count"],
+                n_tail=walk["lanes_tail"],
+                a_base=x,
+                a_oc=n,
+                a_u=row,
+                a_v=pixel,
+                w_base=self.signs.get(0, step),
+                acc_base=sums,
+                acc_oc=height * columns,
+            )
+        )
+        rows = _inside(tile[0] * down - layer.pads[0] - first, tile[1], down, range(layer.kernel[0]), height)
+        runs = _inside(strip.before, strip.count, across, pairs, columns)
+        for (top, y_count, u, wy_count), (left, x_count, v, wx_count) in product(rows, runs):
+            step.fuse.append(
+                self.context.command(
+                    Unit.FUSE,
+                    **_maxima((down, across), pairs.step, (row, pixel), columns),
+                    **result,
+                    stage=self._stage("n", reduce=Reduce.MAX, residual=1, r_raw=1, r_dtype=dtype),
+                    n_count=walk["n_count"],
+                    lanes_tail=walk["lanes_tail"],
+                    a_base=sums.plus(u * columns + v),
+                    a_n=height * columns,
+                    r_base=x.plus(u * row + v * pixel),
+                    r_n=n,
+                    y_count=y_count,
+                    wy_count=wy_count,
+                    x_count=x_count,
+                    wx_count=wx_count,
+                    d_base=address.plus(top * result["d_y"] + left * result["d_x"]),
+                )
+            )
 
     def _across(self, first: int, columns: int) -> dict[str, int]:
         """Return the fields of a walk over `columns` windows, of which the first begins at input column `first`."""
@@ -682,6 +826,105 @@ class PoolSteps:
             stage = self._stage("n", reduce=Reduce.SUM, post=Post.COUNT)
             return {"src": src, "stage": stage, "post_lo": low, "post_hi": high}
         return {"src": src, "stage": self._stage("n", reduce=Reduce.MAX), "clip_lo": low, "clip_hi": high}
+
+
+def _differences(dtype: Dtype, rows: int, columns: int, n: int) -> dict[str, int]:
+    """Return the fields of MATRIX for the differences of pixels and the pixels at their left, in `rows` rows.
+
+    The pixels at the left of the image are replaced by the smallest element.
+    """
+    unsigned = dtype == Dtype.U8
+    return {
+        "word": MATRIX_WORD.pack(dw=1, taps=2, groups=1, a_unsigned=int(unsigned)),
+        "a_zp": 0 if unsigned else -128,
+        "w_row": n,
+        "x_count": columns + 1,
+        "u_y": 1,
+        "u_lim": rows,
+        "v0": -1,
+        "v_x": 1,
+        "v_lim": columns,
+        "acc_x": 1,
+        "acc_y": columns,
+        "dw_lead": 1,
+        "dw_len": rows * (columns + 1),
+        "dw_sx": 1,
+        "dw_sy": 1,
+        "dw_out_w": columns,
+    }
+
+
+def _maxima(strides: tuple[int, int], step: int, steps: tuple[int, int], columns: int) -> dict[str, int]:
+    """Return the fields of FUSE for the maxima of pairs in windows, except addresses and counts.
+
+    Parameters
+    ----------
+    strides : (int, int)
+        Vertical and horizontal distance of the windows.
+    step : int
+        Distance of the pairs in a window.
+    steps : (int, int)
+        Distance of rows and of pixels in bytes.
+    columns : int
+        Columns of differences.
+    """
+    (down, across), (row, pixel) = strides, steps
+    return {
+        "src": FUSE_SRC.pack(),
+        "clip_lo": 0,
+        "clip_hi": 255,
+        "x_mult": 1,
+        "r_mult": 1,
+        "o_mult": 1,
+        "r_shifts": bytes_word(0, 0, 31),
+        "a_u": columns,
+        "a_v": 1,
+        "u_y": down,
+        "u_wy": 1,
+        "v_x": across,
+        "v_wx": step,
+        "r_y": down * row,
+        "r_wy": row,
+        "r_x": across * pixel,
+        "r_wx": step * pixel,
+    }
+
+
+def _inside(
+    first: int, windows: int, stride: int, offsets: range, size: int
+) -> list[tuple[int, int, int, int]]:
+    """Return runs of windows with the same elements inside an image.
+
+    Parameters
+    ----------
+    first : int
+        Position of the first window.
+    windows, stride : int
+        Number of windows, and their distance.
+    offsets : range
+        Positions of the elements in a window.
+    size : int
+        Size of the image.
+
+    Returns
+    -------
+    list of (int, int, int, int)
+        First window and number of windows of each run, position of its first element, and number of elements of a
+        window.
+    """
+    runs: list[tuple[int, int, int, int]] = []
+    last = range(0)
+    for number in range(windows):
+        low = first + number * stride
+        inside = [each for each in offsets if 0 <= low + each < size]
+        found = range(inside[0], inside[-1] + 1)
+        if runs and found == last:
+            start, count, *element = runs[-1]
+            runs[-1] = (start, count + 1, element[0], element[1])
+        else:
+            runs.append((number, 1, low + inside[0], len(inside)))
+        last = found
+    return runs
 
 
 def pool_steps(context: CodegenContext, layer: PoolLayer) -> list[TileStep]:

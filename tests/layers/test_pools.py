@@ -10,7 +10,8 @@ from compiler.layers.pool import PoolLayer
 from compiler.layers.reduce import reciprocal
 from compiler.options import MemoryLimits
 from compiler.reference import evaluate
-from compiler.runtime.session import dram_bytes
+from compiler.runtime.device import open_device
+from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 from cosim.semantics.fixed_point import scale
 from hw.isa.enums import Rounding
@@ -83,9 +84,67 @@ def test_choice_of_the_unit() -> None:
 
     assert isinstance(layer("avg_pool2d", 3, 1), DepthwiseLayer)
     assert isinstance(layer("avg_pool2d", 2, 2), PoolLayer)
-    for kernel, stride, separable in ((3, 1, True), (5, 1, True), (2, 2, False), (3, 2, False), (5, 2, True)):
+    for kernel, stride, how in (
+        (3, 1, "separable"),
+        (5, 1, "separable"),
+        (2, 2, ""),
+        (3, 2, "paired"),
+        (5, 2, "separable"),
+        (2, 1, "paired"),
+    ):
         found = layer("max_pool2d", kernel, stride)
-        assert isinstance(found, PoolLayer) and found.separable(16) == separable
+        assert isinstance(found, PoolLayer)
+        assert (found.separable(16), found.paired(16)) == (how == "separable", how == "paired")
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_maxima_of_pairs(seed: int) -> None:
+    """Random windows that overlap; images are in DRAM or in the scratchpad, in strips, of several types."""
+    print(f"seed {seed}")
+    draft = Draft(np.random.default_rng(seed))
+    rng = draft.rng
+    kernel, strides = ((3, 3), (2, 2)) if seed % 2 else ((int(rng.integers(2, 4)), 2), (1, 1))
+    pads = tuple(int(rng.integers(0, kernel[i % 2])) for i in range(4))
+    shape = int(rng.integers(1, 3)), *(int(each) for each in rng.integers(5, 40, 2)), int(rng.integers(9, 70))
+    x = draft.input(shape, str(rng.choice(("int8", "uint8"))))
+    if rng.random() < 0.4:
+        x = draft.node("tanh", [x], x.shape, dtype=x.dtype, scale=1 / 128)
+    y = _pool(draft, "max_pool2d", x, kernel, strides=strides, pads=pads)
+    if rng.random() < 0.4:
+        y = draft.node("sigmoid", [y], y.shape, dtype=x.dtype, scale=1 / 256)
+    graph, limit = draft.graph.finish([y.name]), int(rng.choice((1 << 14, 1 << 18)))
+    network = compile(graph, TARGETS[seed // 2 % 3], limits=MemoryLimits(sp_bytes=limit))
+    inputs = draft.random_inputs()
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        (found,) = run_on(device, network, inputs).values()
+    (wanted,) = evaluate(graph, inputs).values()
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "window", "share"),
+    [
+        ("max_pool2d", (56, 56, 24), (3, 2, 1), 0.57),
+        ("max_pool2d", (56, 56, 64), (3, 2, 1), 0.76),
+        ("max_pool2d", (56, 56, 100), (3, 2, 1), 0.59),
+        ("max_pool2d", (28, 28, 64), (2, 1, 0), 0.74),
+        ("max_pool2d", (56, 56, 40), (2, 2, 0), 0.93),
+        ("avg_pool2d", (13, 13, 1000), (13, 1, 0), 0.86),
+        ("avg_pool2d", (13, 13, 500), (13, 1, 0), 0.79),
+    ],
+)
+def test_share_of_the_bus(
+    op: str, shape: tuple[int, int, int], window: tuple[int, int, int], share: float
+) -> None:
+    draft, (kernel, stride, pad) = Draft(np.random.default_rng(0)), window
+    x = draft.input((1, *shape))
+    y = _pool(draft, op, x, (kernel, kernel), strides=(stride, stride), pads=(pad,) * 4)
+    graph, inputs = draft.graph.finish([y.name]), draft.random_inputs()
+    network = compile(graph, "n16")
+    with open_device(network, "rtl", 1, 100, 16, print) as device:
+        found, cycles = Session(device, network).measure(inputs)
+    np.testing.assert_array_equal(found[y.name], evaluate(graph, inputs)[y.name])
+    assert (x.elements + y.elements) / 16 / cycles >= share
 
 
 def test_reciprocals_divide_exactly() -> None:
