@@ -243,6 +243,70 @@ def column_phases(dilation: int, strip: ColumnStrip) -> list[ColumnPhases]:
     return runs
 
 
+@dataclass(frozen=True)
+class ColumnOrder:
+    """Order of the columns of a dilated convolution's input in the scratchpad: phase by phase, in segments.
+
+    A segment consists of zeros, which are the left padding of a phase and the right padding of the one before, and the
+    columns of the phase. One stream thus covers several phases, whose kernels are not dilated.
+
+    Parameters
+    ----------
+    phases : int
+        Number of phases.
+    segment : int
+        Number of positions of a segment.
+    zeros : int
+        Number of zeros at the start of a segment.
+    at_once : int
+        Maximum number of phases of a stream.
+    """
+
+    phases: int
+    segment: int
+    zeros: int
+    at_once: int
+
+    @property
+    def width(self) -> int:
+        """Number of positions of a row."""
+        return self.phases * self.segment
+
+    def runs(self) -> list[ColumnPhases]:
+        """Return the parts of a row that are streamed at a time, as if each were the only phase of a row."""
+        return [
+            ColumnPhases(1, first * self.segment, first * self.segment, *(count * self.segment,) * 2, 0)
+            for first, count in pieces(self.phases, self.at_once)
+        ]
+
+
+def column_order(config: MlaConfig, layer: DepthwiseLayer, *, in_dram: bool) -> ColumnOrder | None:
+    """Return the order of columns with which a convolution is faster than with a stream for each phase; else None.
+
+    The columns can be loaded in another order if the input is in DRAM and its padding a multiple of the dilation.
+    """
+    (x, y), dilation = images(layer), layer.dilations[1]
+    kernel_h, taps, _ = layer.weights.shape
+    zeros, beyond = divmod(layer.pads[1], dilation)
+    if not in_dram or dilation == 1 or beyond or layer.multiplier > 1 or taps > config.n:
+        return None
+    most, phases = ceil_div(y.w, dilation) + taps - 1, min(dilation, y.w)
+    segment = max(most - zeros, min(zeros + ceil_div(x.w, dilation), most))
+    rows = min(kernel_h, config.n // taps, 3)
+    at_once = min((config.line_depth - 2 * taps) // (rows * segment), phases)
+    if at_once < 1:
+        return None
+    order = ColumnOrder(phases, segment, zeros, ceil_div(phases, ceil_div(phases, at_once)))
+    tile, ends = (0, y.h, y.w, 1), (False, True, True)
+    cycles = [
+        _tile_cycles(layer, x.h, stream_of(config, layer, x.w, y.w, y.w, order=each), tile, ends, config.n)
+        for each in (None, order)
+    ]
+    return order if cycles[1] < _MAX_ORDERED * cycles[0] else None
+
+
+#: Maximum ratio of the cycles of MATRIX with ordered columns to those with a stream for each phase.
+_MAX_ORDERED = 0.9
 #: Maximum number of pieces of image rows that are loaded after the first rows of their tile.
 _MAX_PIECES = 1 << 16
 #: Maximum number of tiles across an image whose rows are loaded as a whole.
@@ -272,23 +336,19 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
     kernel_h, taps, outputs = layer.weights.shape
     channels, multiplier = layer.channels, layer.multiplier
     blocks = ceil_div(channels, n)
-    across = layer.dilations[1]
+    across, order = layer.dilations[1], column_order(config, layer, in_dram=not context.x_on_chip)
     for columns, width in product(cuts(min(blocks, config.param_slots // (2 * multiplier))), widths):
-        stream = stream_of(config, layer, x.w, y.w, width)
+        stream = stream_of(config, layer, x.w, y.w, width, order=order)
         strips, piece, _ = strip_images(x, y, width, layer.strides[1], layer.weights.shape[1])
-        runs = column_phases(layer.dilations[1], ColumnStrip(0, y.w, 0, x.w, -layer.pads[1]))
+        x_held, y_held = (order.width,) * 2 if order else ((piece if separate else x).w, width)
         for rows in cuts(y.h):
-            sums = rows * width * columns * multiplier
+            sums = rows * y_held * columns * multiplier
             if 2 * sums > context.acc_rows:
                 continue
             rows_loaded = (y.h, *(rows * many for many in (4, 2, 1) if rows * many < y.h))
             for rows_per_load in rows_loaded if not context.x_on_chip else (y.h,):
                 x_bytes = (
-                    input_rows(rows_per_load, layer.strides[0], kernel_h, x.h)
-                    * (piece if separate else x).w
-                    * columns
-                    * n
-                    + n
+                    input_rows(rows_per_load, layer.strides[0], kernel_h, x.h) * x_held * columns * n + n
                 )
                 used = columns * multiplier * kernel_h * taps * n * 2
                 loads = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows_per_load)
@@ -296,10 +356,11 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                 buffers = sum_buffers(
                     context, sums
                 )  # also of results, which STORE reads some time after FUSE
-                used += 0 if context.y_on_chip else buffers * sums * n * DTYPE_BYTES[layer.drain.dtype]
-                used += (multiplier - 1) * sums * n  # results that wait for the others of their pixels
+                results = rows * width * columns * multiplier
+                used += 0 if context.y_on_chip else buffers * results * n * DTYPE_BYTES[layer.drain.dtype]
+                used += (multiplier - 1) * results * n  # results that wait for the others of their pixels
                 if isinstance(layer.drain.residual, Addend):
-                    used += summand_bytes(layer.drain, context, buffers * sums)
+                    used += summand_bytes(layer.drain, context, buffers * results)
                 if used > context.free:
                     continue
                 keep = columns * multiplier == 1 and stream.continues and rows < rows_per_load
@@ -333,7 +394,7 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                     bus += batch * y.h * y.w * wide
                 issue = TILE_CYCLES
                 if across > 1:  # the commands of the phases differ and are not repeated in loops
-                    issue *= _UNROLLED + len(stream.passes) * columns * len(runs)
+                    issue *= _UNROLLED + _matrix_commands(layer, stream, columns)
                 cycles = max(array, bus * context.beat, fuse, tiles * issue) + tiles * 10
                 cycles += sums * (1 if context.y_on_chip else 2)  # results of the last tile
                 if not context.x_on_chip:  # the array waits for the rows of the first tile
@@ -408,11 +469,11 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
     )
     if phases_across > 1:
         width = y.w
-    stream = stream_of(context.config, layer, x.w, y.w, width)
+    order = column_order(context.config, layer, in_dram=not context.x_on_chip)
+    stream = stream_of(context.config, layer, x.w, y.w, width, order=order)
     keep = columns * multiplier == 1 and stream.continues
     strips, piece, _ = strip_images(x, y, width, layer.strides[1], taps)
     separate = width < y.w and s.strip_width < y.w
-    runs = len(column_phases(phases_across, ColumnStrip(0, y.w, 0, x.w, -layer.pads[1])))
     size = DTYPE_BYTES[layer.drain.dtype]
     uniform = has_equal_weights(layer)
 
@@ -450,11 +511,7 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
                         cycles,
                         count * across * wide * _fuse_cycles(layer),
                         0.0 if context.y_on_chip else beats,
-                        (
-                            len(stream.passes) * multiplier * (wide * runs if phases_across > 1 else 1)
-                            + 2
-                            - context.y_on_chip
-                        )
+                        (_matrix_commands(layer, stream, wide) + 2 - context.y_on_chip)
                         * (_UNROLLED if phases_across > 1 else 1),
                     )
 
@@ -537,11 +594,14 @@ class Stream:
     continues : bool
         True if, for a tile of one channel block, the stream can continue that of the tile above, without repeating the
         rows that both need.
+    order : ColumnOrder or None
+        Order of the columns in the scratchpad; None: that of the image.
     """
 
     pitch: int
     passes: tuple[StreamPass, ...]
     continues: bool
+    order: ColumnOrder | None = None
 
     @property
     def work(self) -> float:
@@ -556,6 +616,8 @@ def stream_of(
     y: int,
     width: int,
     step: int | None = None,
+    *,
+    order: ColumnOrder | None = None,
 ) -> Stream:
     """Return the streams of a tile.
 
@@ -568,7 +630,12 @@ def stream_of(
         the kernel covers.
     step : int or None
         Distance between the kernel rows of a pass; None: the one that needs the fewest stream positions.
+    order : ColumnOrder or None
+        Order of the columns in the scratchpad; None: that of the image.
     """
+    if order:
+        pitch = order.at_once * order.segment
+        return Stream(pitch, _stream_passes(config, layer, pitch, [1]), False, order)
     steps = [step] if step else list(dict.fromkeys((1, layer.strides[0])))
     taps, stride = layer.weights.shape[1], layer.strides[1]
     runs = column_phases(layer.dilations[1], ColumnStrip(0, y, 0, x, -layer.pads[1]))
@@ -585,6 +652,16 @@ def stream_of(
             needed, left = (run.y_count - 1) * stride + taps, max(-run.before, 0)
             pitch = max(pitch, needed - left, min(left + run.x_count, needed))
     return Stream(pitch, _stream_passes(config, layer, pitch, steps), False)
+
+
+def _matrix_commands(layer: DepthwiseLayer, stream: Stream, columns: int) -> int:
+    """Return the number of MATRIX commands of a tile of `columns` blocks of input channels."""
+    (x, y), dilation, at_once = images(layer), layer.dilations[1], 1
+    if stream.order:
+        at_once = ceil_div(stream.order.phases, stream.order.at_once)
+    elif dilation > 1:
+        at_once = columns * len(column_phases(dilation, ColumnStrip(0, y.w, 0, x.w, -layer.pads[1])))
+    return len(stream.passes) * layer.multiplier * at_once
 
 
 def _stream_passes(
@@ -649,6 +726,8 @@ def _tile_cycles(
     """
     (row, rows, across, wide), (keep, first, last) = tile, ends
     stride, phases = layer.strides[0], layer.dilations[1]
+    if stream.order:
+        phases, across = ceil_div(stream.order.phases, stream.order.at_once), stream.order.width
     total = 0
     for number, each in enumerate(stream.passes):
         start, count = each.outputs(layer, height, row, rows) if number else (row, rows)

@@ -29,9 +29,11 @@ from compiler.commands.tile_buffers import (
     window_runs,
 )
 from compiler.layers.depthwise import (
+    ColumnOrder,
     ColumnPhases,
     DepthwiseLayer,
     StreamPass,
+    column_order,
     column_phases,
     consecutive_phases,
     depthwise_tile_model,
@@ -158,6 +160,53 @@ class _PairEpilogue(Epilogue):
                 yield part
 
 
+class _OrderedEpilogue(Epilogue):
+    """Drain of whole rows of sums whose columns are ordered by the phases of a dilated convolution.
+
+    Parameters
+    ----------
+    order : ColumnOrder
+        Order of the columns.
+    dilation : int
+        Distance of the columns of a phase.
+    """
+
+    rows_apart = True
+
+    def __init__(self, *args: Any, order: ColumnOrder, dilation: int, **options: Any):
+        super().__init__(*args, **options)
+        self.order, self.dilation = order, dilation
+
+    def _parts(
+        self, fields: dict[str, int | BufferRef], start: int, rows: int
+    ) -> Iterator[dict[str, int | BufferRef]]:
+        """Yield the fields of one command for the phases with equally many columns."""
+        order, most = self.order, ceil_div(self.y.w, self.dilation)
+        first = self.y.w - (most - 1) * self.dilation  # the first phase with fewer columns
+        for phase, phases, columns in ((0, first, most), (first, order.phases - first, most - 1)):
+            if phases == 0 or columns == 0:
+                continue
+            part = fields | {
+                "a_base": _plus(fields["a_base"], phase * order.segment),
+                "a_n": rows * order.width,
+                "a_u": order.width,
+                "u_y": 1,
+                "y_count": rows,
+                "a_v": 1,
+                "v_x": order.segment,
+                "x_count": phases,
+                "v_wx": 1,
+                "wx_count": columns,
+            }
+            for stream in ("d", "r", "b"):
+                if f"{stream}_x" in fields:
+                    pixel = fields[f"{stream}_x"]
+                    assert isinstance(pixel, int)
+                    part[f"{stream}_base"] = _plus(fields[f"{stream}_base"], phase * pixel)
+                    part[f"{stream}_wx"] = self.dilation * pixel
+            yield part
+
+
 def _plus(address: int | BufferRef, offset: int) -> BufferRef:
     assert isinstance(address, BufferRef)
     return address.plus(offset)
@@ -196,6 +245,7 @@ class DepthwiseSteps:
                 images.append(layouts[name])
             self.parts.append(part)
         self.part, self.x, self.y = self.parts[0], self.images[0][0], self.images[1][0]
+        self.order = column_order(self.config, self.part, in_dram=not self.x.on_chip)
         n, schedule = self.config.n, context.schedule
         self.kernel_h, self.taps, _ = layer.weights.shape
         self.channels, self.blocks = layer.channels, ceil_div(layer.channels, n)
@@ -238,13 +288,19 @@ class DepthwiseSteps:
         """Select the image, and its columns, for which code is generated next."""
         self.number, self.strip, self.part = number, strip, self.parts[number]
         x, self.y = (images[number] for images in self.images[:2])
-        self.stream = stream_of(self.config, self.part, x.w, self.y.w, strip.count, self.step)
-        self.runs = column_phases(self.part.dilations[1], strip)
+        self.stream = stream_of(
+            self.config, self.part, x.w, self.y.w, strip.count, self.step, order=self.order
+        )
+        self.runs = self.order.runs() if self.order else column_phases(self.part.dilations[1], strip)
         self.x = x.columns(strip.start, strip.size)
         self.x_pixel, self.x_row = self.x.pixel, self.x.row
         if not self.x.on_chip:
             self.x_pixel = min(self.columns * self.config.n, self.channels)
-            self.x_row = self.x.w * self.x_pixel
+            self.x_row = self._held(strip.size) * self.x_pixel
+
+    def _held(self, columns: int) -> int:
+        """Return the number of positions that a row of some columns occupies in scratchpad and accumulator."""
+        return self.order.width if self.order else columns
 
     def _allocate_buffers(self) -> None:
         layer, schedule, n = self.layer, self.context.schedule, self.config.n
@@ -269,7 +325,10 @@ class DepthwiseSteps:
         strips = [strip for of_image in self.strips for strip in of_image]
         width = max(strip.count for strip in strips)
         self.acc = BufferRotation(
-            BufferMemory.ACC, f"{layer.name}.acc", self.rows * width * made, schedule.acc_buffers
+            BufferMemory.ACC,
+            f"{layer.name}.acc",
+            self.rows * self._held(width) * made,
+            schedule.acc_buffers,
         )
         _, y_images, summands = self.images
         tile = self.context, layer.name, layer.drain, y_images, self.rows, self.columns
@@ -282,6 +341,10 @@ class DepthwiseSteps:
             self.drain: Epilogue = _AverageEpilogue(*tile, width=width, runs=runs, counts=layer.counts)
         elif layer.multiplier > 1:
             self.drain = _PairEpilogue(*tile, width=width, block_channels=2 * n)
+        elif self.order:
+            self.drain = _OrderedEpilogue(
+                *tile, summands=summands, order=self.order, dilation=self.part.dilations[1]
+            )
         else:
             self.drain = Epilogue(*tile, width=width, summands=summands)
         if not self.x.on_chip:
@@ -291,8 +354,10 @@ class DepthwiseSteps:
                 starts = list(pieces(self.y.h, self.rows_per_load))
                 most = max(most, *(self._image(start, rows)[1] for start, rows in starts))
                 loads += tiles * len(starts) * len({(strip.start, strip.size) for strip in of_image})
-            size = most * max(strip.size for strip in strips) * self.x_pixel + n
+            size = most * max(self._held(strip.size) for strip in strips) * self.x_pixel + n
             depth = min(schedule.x_buffers, loads)
+            #: Bytes of an input buffer, and number of buffers that are still to be filled with zeros.
+            self.x_bytes, self.unfilled = size, depth if self.order else 0
             self.x_tiles = TileBuffers(
                 CircularBuffer(BufferMemory.SP, f"{layer.name}.x", size, depth), self._begin
             )
@@ -316,9 +381,40 @@ class DepthwiseSteps:
         part = self.part
         return image_rows(start, rows, part.strides[0], part.pads[0], self.kernel_h, self.x.h)
 
-    def _begin(self, key: Hashable, _: BufferRef) -> list[Command]:
+    def _begin(self, key: Hashable, address: BufferRef) -> list[Command]:
+        """Return the commands that fill a buffer with the zeros between phases when it is used for the first time."""
         self.rows_loaded[key] = 0
-        return []
+        if self.unfilled == 0:
+            return []
+        self.unfilled -= 1
+        word = LOAD_WORD.pack(fill=1, fill_value=self.layer.x_zp & 0xFF)
+        return [self.context.command(Unit.LOAD, word=word, dst=address, len=self.x_bytes)]
+
+    def _row_loads(
+        self, first: int, rows: int, width: int, channel: int, address: BufferRef
+    ) -> list[Command]:
+        """Return the LOADs of `width` bytes, from `channel` on, of the pixels of some rows."""
+        parts = [(self.x, self.x_pixel, address)]
+        if self.order:  # the columns with the same position in their phases
+            order, dilation = self.order, self.part.dilations[1]
+            parts = [
+                (
+                    self.x.columns(start, min(count, order.phases)),
+                    order.segment * self.x_pixel,
+                    address.plus((order.zeros + number) * self.x_pixel),
+                )
+                for number, (start, count) in enumerate(pieces(self.x.w, dilation))
+                if order.zeros + number < order.segment
+            ]
+        return [
+            self.context.command(
+                Unit.LOAD,
+                dram=image.address(first, 0, channel),
+                dst=target,
+                **image_lines(image, rows, width, "dst", pixel, self.x_row),
+            )
+            for image, pixel, target in parts
+        ]
 
     def _load_x(self, load: tuple[int, int, int], part: tuple[int, int], step: TileStep) -> BufferRef:
         """Return the address of the rows of a load; add a load of the rows that `part` is the first to need to `step`.
@@ -334,10 +430,9 @@ class DepthwiseSteps:
         needed = min(low + count - first + ceil_div(excess, self.x_row), total)
         if there < needed:
             self.rows_loaded[key] = needed
-            lines = image_lines(self.x, needed - there, width, "dst", self.x_pixel, self.x_row)
-            source = self.x.address(first + there, 0, block * self.config.n)
             target = address.plus(there * self.x_row)
-            step.loads.append(self.context.command(Unit.LOAD, dram=source, dst=target, **lines))
+            channel = block * self.config.n
+            step.loads += self._row_loads(first + there, needed - there, width, channel, target)
         return address
 
     def _load_w(self, key: Hashable, address: BufferRef) -> list[Command]:
@@ -402,7 +497,8 @@ class DepthwiseSteps:
                             **fields,
                             a_base=base.plus(at * self.x.block(self.config.n) + run.x_first * self.x_pixel),
                             acc_base=acc.plus(
-                                (made * count + low - start - offset) * self.strip.count + run.y_first
+                                (made * count + low - start - offset) * self._held(self.strip.count)
+                                + run.y_first
                             ),
                             w_base=weights.plus(made * self.w_block + self._weight(taps)),
                         )
@@ -414,7 +510,7 @@ class DepthwiseSteps:
 
     def _commands(self, blocks: int) -> list[tuple[int, int, ColumnPhases]]:
         """Return the first channel block, the number of blocks and the columns of each command of a pass."""
-        if self.part.dilations[1] == 1:
+        if self.part.dilations[1] == 1 or self.order:
             return [(0, blocks, run) for run in self.runs]
         return [(at, 1, run) for at in range(blocks) for run in self.runs]
 
@@ -437,7 +533,7 @@ class DepthwiseSteps:
         whether the stream continues that of the tile above, and whether the next tile continues it.
         """
         accumulate, continued, more = how
-        g, pitch = taps.rows, self.stream.pitch
+        g, pitch = taps.rows, self._pitch(run)
         stride = self.layer.strides[0] // taps.step  # stream rows per output row
         if continued:
             before, row, streamed = stride - 1, self.row, rows * stride
@@ -474,6 +570,10 @@ class DepthwiseSteps:
             "dw_sy": stride,
         }
 
+    def _pitch(self, run: ColumnPhases) -> int:
+        """Return the stream positions of an image row; of ordered columns, the last run may have fewer."""
+        return run.x_count if self.order else self.stream.pitch
+
     def _weight(self, taps: StreamPass) -> int:
         """Return the offset of a pass's weights within those of a channel block."""
         return (self.kernel_rows.index(taps.row) * self.taps + taps.column) * self.config.n
@@ -481,19 +581,19 @@ class DepthwiseSteps:
     def _fields(
         self, rows: int, block: int, blocks: int, run: ColumnPhases, taps: StreamPass
     ) -> dict[str, int]:
-        layer, n, across = self.layer, self.config.n, self.part.dilations[1]
+        layer, n, across = self.layer, self.config.n, 1 if self.order else self.part.dilations[1]
         last = block + blocks == self.blocks
         tail = (self.channels - 1) % n + 1 if last else 0
         # Either channel blocks or column phases are the blocks of the command.
         walk = {"oc_count": blocks, "a_oc": self.x.block(n), "w_oc": self.w_block, "n_tail": tail}
-        walk["acc_oc"] = rows * self.strip.count
+        walk["acc_oc"] = rows * self._held(self.strip.count)
         if across > 1:
             walk = {"oc_count": run.count, "a_oc": self.x_pixel, "acc_oc": 1, "n_cols": tail}
         return {
             **walk,
             "a_zp": layer.x_zp,
             "w_zp": layer.w_zp,
-            "x_count": self.stream.pitch,
+            "x_count": self._pitch(run),
             "a_u": self.x_row,
             "a_v": across * self.x_pixel,
             "v_x": 1,
@@ -501,7 +601,7 @@ class DepthwiseSteps:
             "v0": run.before + taps.column,
             "w_row": n,
             "acc_x": across,
-            "acc_y": self.strip.count,
+            "acc_y": self._held(self.strip.count),
             "dw_out_w": run.y_count,
             "dw_sx": layer.strides[1],
         }

@@ -177,6 +177,9 @@ class Epilogue:
         Layouts of the images of the second summand; None: those of the batch.
     """
 
+    #: True if the rows of a tile are a separate dimension even if all pixels are contiguous.
+    rows_apart = False
+
     def __init__(
         self,
         context: CodegenContext,
@@ -266,7 +269,7 @@ class Epilogue:
             "clip_lo": self.drain.clip[0],
             "clip_hi": self.drain.clip[1],
         }
-        apart = shared is not None or not self.y.even
+        apart = self.rows_apart or shared is not None or not self.y.even
         fields |= self._residual(step, start, pixels, self.channel + block * self.lanes, lanes, apart=apart)
         commands = self._parts(fields, start, rows)
         if shared:
