@@ -248,36 +248,49 @@ class ColumnOrder:
     """Order of the columns of a dilated convolution's input in the scratchpad: phase by phase, in segments.
 
     A segment consists of zeros, which are the left padding of a phase and the right padding of the one before, and the
-    columns of the phase. One stream thus covers several phases, whose kernels are not dilated.
+    columns of the phase. One stream thus covers several phases, whose kernels are not dilated. Later phases may have
+    one column less than the first ones.
 
     Parameters
     ----------
-    phases : int
-        Number of phases.
-    segment : int
-        Number of positions of a segment.
+    dilation : int
+        Distance between the columns of a phase.
     zeros : int
         Number of zeros at the start of a segment.
-    at_once : int
-        Maximum number of phases of a stream.
+    sizes : tuple of (int, int, int)
+        Phases with equally many columns: number of phases, positions of a segment, and columns of the output.
+    most : int
+        Maximum number of positions of a stream's rows.
     """
 
-    phases: int
-    segment: int
+    dilation: int
     zeros: int
-    at_once: int
+    sizes: tuple[tuple[int, int, int], ...]
+    most: int
 
     @property
     def width(self) -> int:
         """Number of positions of a row."""
-        return self.phases * self.segment
+        return sum(phases * segment for phases, segment, _ in self.sizes)
+
+    def kinds(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Yield the first phase, its first position, and the items of `sizes`, for phases with equally many columns."""
+        phase, position = 0, 0
+        for phases, segment, columns in self.sizes:
+            yield phase, position, phases, segment, columns
+            phase, position = phase + phases, position + phases * segment
 
     def runs(self) -> list[ColumnPhases]:
         """Return the parts of a row that are streamed at a time, as if each were the only phase of a row."""
-        return [
-            ColumnPhases(1, first * self.segment, first * self.segment, *(count * self.segment,) * 2, 0)
-            for first, count in pieces(self.phases, self.at_once)
-        ]
+        segments = [segment for phases, segment, _ in self.sizes for _ in range(phases)]
+        even, out, first, size = self.width / ceil_div(self.width, self.most), [], 0, 0
+        for number, segment in enumerate(segments):
+            size += segment
+            last = number + 1 == len(segments)
+            if last or size + segments[number + 1] > self.most or size >= even:
+                out.append(ColumnPhases(1, first, first, size, size, 0))
+                first, size = first + size, 0
+        return out
 
 
 def column_order(config: MlaConfig, layer: DepthwiseLayer, *, in_dram: bool) -> ColumnOrder | None:
@@ -290,13 +303,17 @@ def column_order(config: MlaConfig, layer: DepthwiseLayer, *, in_dram: bool) -> 
     zeros, beyond = divmod(layer.pads[1], dilation)
     if not in_dram or dilation == 1 or beyond or layer.multiplier > 1 or taps > config.n:
         return None
-    most, phases = ceil_div(y.w, dilation) + taps - 1, min(dilation, y.w)
-    segment = max(most - zeros, min(zeros + ceil_div(x.w, dilation), most))
-    rows = min(kernel_h, config.n // taps, 3)
-    at_once = min((config.line_depth - 2 * taps) // (rows * segment), phases)
-    if at_once < 1:
+    sizes = []
+    for first, last in ((0, (y.w - 1) % dilation + 1), ((y.w - 1) % dilation + 1, min(dilation, y.w))):
+        if first < last:
+            columns = ceil_div(y.w - first, dilation)
+            reach = columns + taps - 1
+            segment = max(reach - zeros, min(zeros + ceil_div(x.w - first, dilation), reach))
+            sizes.append((last - first, segment, columns))
+    most = (config.line_depth - 2 * taps) // min(kernel_h, config.n // taps, 3)
+    if most < sizes[0][1]:
         return None
-    order = ColumnOrder(phases, segment, zeros, ceil_div(phases, ceil_div(phases, at_once)))
+    order = ColumnOrder(dilation, zeros, tuple(sizes), most)
     tile, ends = (0, y.h, y.w, 1), (False, True, True)
     cycles = [
         _tile_cycles(layer, x.h, stream_of(config, layer, x.w, y.w, y.w, order=each), tile, ends, config.n)
@@ -573,6 +590,11 @@ class StreamPass:
         """Rows and columns; a stream waits for the end of the previous one if that has another shape."""
         return self.rows, self.columns
 
+    def inside(self, layer: DepthwiseLayer, height: int, start: int) -> "StreamPass":
+        """Return the pass without the last kernel rows that are below the image for all output rows from `start`."""
+        rows = ceil_div(height - (start * layer.strides[0] - layer.pads[0] + self.row), self.step)
+        return replace(self, rows=min(self.rows, max(rows, 1)))
+
     def outputs(self, layer: DepthwiseLayer, height: int, start: int, count: int) -> tuple[int, int]:
         """Return the first of `count` output rows from `start`, and the number of those, that need image rows."""
         stride, first = layer.strides[0], self.row - layer.pads[0]
@@ -634,7 +656,7 @@ def stream_of(
         Order of the columns in the scratchpad; None: that of the image.
     """
     if order:
-        pitch = order.at_once * order.segment
+        pitch = max(run.x_count for run in order.runs())
         return Stream(pitch, _stream_passes(config, layer, pitch, [1]), False, order)
     steps = [step] if step else list(dict.fromkeys((1, layer.strides[0])))
     taps, stride = layer.weights.shape[1], layer.strides[1]
@@ -658,7 +680,7 @@ def _matrix_commands(layer: DepthwiseLayer, stream: Stream, columns: int) -> int
     """Return the number of MATRIX commands of a tile of `columns` blocks of input channels."""
     (x, y), dilation, at_once = images(layer), layer.dilations[1], 1
     if stream.order:
-        at_once = ceil_div(stream.order.phases, stream.order.at_once)
+        at_once = len(stream.order.runs())
     elif dilation > 1:
         at_once = columns * len(column_phases(dilation, ColumnStrip(0, y.w, 0, x.w, -layer.pads[1])))
     return len(stream.passes) * layer.multiplier * at_once
@@ -727,12 +749,14 @@ def _tile_cycles(
     (row, rows, across, wide), (keep, first, last) = tile, ends
     stride, phases = layer.strides[0], layer.dilations[1]
     if stream.order:
-        phases, across = ceil_div(stream.order.phases, stream.order.at_once), stream.order.width
+        phases, across = len(stream.order.runs()), stream.order.width
     total = 0
     for number, each in enumerate(stream.passes):
         start, count = each.outputs(layer, height, row, rows) if number else (row, rows)
         if count <= 0:
             continue
+        if not keep:
+            each = each.inside(layer, height, start)
         skip = stride // each.step
         above = min(max(ceil_div(layer.pads[0] - start * stride - each.row, each.step), 0), each.rows - 1)
         before = skip - 1 if keep and not first else each.rows - 1 - above

@@ -167,33 +167,28 @@ class _OrderedEpilogue(Epilogue):
     ----------
     order : ColumnOrder
         Order of the columns.
-    dilation : int
-        Distance of the columns of a phase.
     """
 
     rows_apart = True
 
-    def __init__(self, *args: Any, order: ColumnOrder, dilation: int, **options: Any):
+    def __init__(self, *args: Any, order: ColumnOrder, **options: Any):
         super().__init__(*args, **options)
-        self.order, self.dilation = order, dilation
+        self.order = order
 
     def _parts(
         self, fields: dict[str, int | BufferRef], start: int, rows: int
     ) -> Iterator[dict[str, int | BufferRef]]:
         """Yield the fields of one command for the phases with equally many columns."""
-        order, most = self.order, ceil_div(self.y.w, self.dilation)
-        first = self.y.w - (most - 1) * self.dilation  # the first phase with fewer columns
-        for phase, phases, columns in ((0, first, most), (first, order.phases - first, most - 1)):
-            if phases == 0 or columns == 0:
-                continue
+        order = self.order
+        for phase, position, phases, segment, columns in order.kinds():
             part = fields | {
-                "a_base": _plus(fields["a_base"], phase * order.segment),
+                "a_base": _plus(fields["a_base"], position),
                 "a_n": rows * order.width,
                 "a_u": order.width,
                 "u_y": 1,
                 "y_count": rows,
                 "a_v": 1,
-                "v_x": order.segment,
+                "v_x": segment,
                 "x_count": phases,
                 "v_wx": 1,
                 "wx_count": columns,
@@ -203,7 +198,7 @@ class _OrderedEpilogue(Epilogue):
                     pixel = fields[f"{stream}_x"]
                     assert isinstance(pixel, int)
                     part[f"{stream}_base"] = _plus(fields[f"{stream}_base"], phase * pixel)
-                    part[f"{stream}_wx"] = self.dilation * pixel
+                    part[f"{stream}_wx"] = order.dilation * pixel
             yield part
 
 
@@ -342,9 +337,7 @@ class DepthwiseSteps:
         elif layer.multiplier > 1:
             self.drain = _PairEpilogue(*tile, width=width, block_channels=2 * n)
         elif self.order:
-            self.drain = _OrderedEpilogue(
-                *tile, summands=summands, order=self.order, dilation=self.part.dilations[1]
-            )
+            self.drain = _OrderedEpilogue(*tile, summands=summands, order=self.order)
         else:
             self.drain = Epilogue(*tile, width=width, summands=summands)
         if not self.x.on_chip:
@@ -390,21 +383,26 @@ class DepthwiseSteps:
         word = LOAD_WORD.pack(fill=1, fill_value=self.layer.x_zp & 0xFF)
         return [self.context.command(Unit.LOAD, word=word, dst=address, len=self.x_bytes)]
 
+    def _column_loads(self, order: ColumnOrder) -> Iterator[tuple[int, int, int, int]]:
+        """Yield runs of columns that are loaded at once.
+
+        They are given by first column, number of columns, first position in the scratchpad, and distance of positions.
+        """
+        for phase, position, phases, segment, _ in order.kinds():
+            for number in range(segment - order.zeros):
+                start = phase + number * order.dilation
+                if start < self.x.w:
+                    yield start, min(phases, self.x.w - start), position + order.zeros + number, segment
+
     def _row_loads(
         self, first: int, rows: int, width: int, channel: int, address: BufferRef
     ) -> list[Command]:
         """Return the LOADs of `width` bytes, from `channel` on, of the pixels of some rows."""
         parts = [(self.x, self.x_pixel, address)]
-        if self.order:  # the columns with the same position in their phases
-            order, dilation = self.order, self.part.dilations[1]
+        if self.order:
             parts = [
-                (
-                    self.x.columns(start, min(count, order.phases)),
-                    order.segment * self.x_pixel,
-                    address.plus((order.zeros + number) * self.x_pixel),
-                )
-                for number, (start, count) in enumerate(pieces(self.x.w, dilation))
-                if order.zeros + number < order.segment
+                (self.x.columns(start, count), step * self.x_pixel, address.plus(position * self.x_pixel))
+                for start, count, position, step in self._column_loads(self.order)
             ]
         return [
             self.context.command(
@@ -482,6 +480,8 @@ class DepthwiseSteps:
                     low, many = taps.outputs(self.part, self.x.h, low, many)
                 if many <= 0:
                     continue
+                if not keep:
+                    taps = taps.inside(self.part, self.x.h, low)
                 continued = keep and offset > 0 and self.history >= taps.rows - self.layer.strides[0]
                 commands = product(range(self.layer.multiplier), self._commands(blocks))
                 for number, (at, together, run) in commands:
