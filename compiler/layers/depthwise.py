@@ -195,10 +195,14 @@ def _largest_phases(config: MlaConfig, layer: DepthwiseLayer) -> DepthwiseLayer:
 
 
 def _array_cycles(config: MlaConfig, layer: DepthwiseLayer) -> int:
-    """Return the approximate cycles of MATRIX for a whole layer."""
+    """Return the approximate cycles of MATRIX for a whole layer whose input is in DRAM."""
     layer = _largest_phases(config, layer)
     x, y = images(layer)
-    stream, tile = stream_of(config, layer, x.w, y.w, y.w), (0, y.h, y.w, ceil_div(layer.channels, config.n))
+    order = column_order(config, layer, in_dram=True)
+    stream, tile = (
+        stream_of(config, layer, x.w, y.w, y.w, order=order),
+        (0, y.h, y.w, ceil_div(layer.channels, config.n)),
+    )
     return layer.batch * _tile_cycles(layer, x.h, stream, tile, (False, True, True), config.n)
 
 
@@ -301,14 +305,14 @@ def column_order(config: MlaConfig, layer: DepthwiseLayer, *, in_dram: bool) -> 
     (x, y), dilation = images(layer), layer.dilations[1]
     kernel_h, taps, _ = layer.weights.shape
     zeros, beyond = divmod(layer.pads[1], dilation)
-    if not in_dram or dilation == 1 or beyond or layer.multiplier > 1 or taps > config.n:
+    if not in_dram or dilation == 1 or beyond or taps > config.n:
         return None
     sizes = []
     for first, last in ((0, (y.w - 1) % dilation + 1), ((y.w - 1) % dilation + 1, min(dilation, y.w))):
         if first < last:
             columns = ceil_div(y.w - first, dilation)
             reach = columns + taps - 1
-            segment = max(reach - zeros, min(zeros + ceil_div(x.w - first, dilation), reach))
+            segment = max(columns, reach - zeros, min(zeros + ceil_div(x.w - first, dilation), reach))
             sizes.append((last - first, segment, columns))
     most = (config.line_depth - 2 * taps) // min(kernel_h, config.n // taps, 3)
     if most < sizes[0][1]:

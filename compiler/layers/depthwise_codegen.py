@@ -99,7 +99,56 @@ class _AverageEpilogue(Epilogue):
             }
 
 
-class _PairEpilogue(Epilogue):
+class _OrderedEpilogue(Epilogue):
+    """Drain of whole rows of sums whose columns may be ordered by the phases of a dilated convolution.
+
+    Parameters
+    ----------
+    order : ColumnOrder or None
+        Order of the columns; None: that of the image.
+    """
+
+    def __init__(self, *args: Any, order: ColumnOrder | None, **options: Any):
+        super().__init__(*args, **options)
+        self.order, self.rows_apart = order, order is not None
+
+    @property
+    def held(self) -> int:
+        """Number of sums of a row."""
+        return self.order.width if self.order else self.y.w
+
+    def _walk(self, rows: int) -> dict[str, int]:
+        """Return the walk over a tile's pixels as fields, in the order of the image."""
+        if self.order is None:
+            return super()._walk(rows)
+        walk = {"x_count": self.y.w, "y_count": rows, "a_u": self.held, "a_v": 1, "u_y": 1, "v_x": 1}
+        return {"a_n": rows * self.held, **walk}
+
+    def _parts(
+        self, fields: dict[str, int | BufferRef], start: int, rows: int
+    ) -> Iterator[dict[str, int | BufferRef]]:
+        """Yield the fields of one command for the phases with equally many columns."""
+        if self.order is None:
+            yield fields
+            return
+        for phase, position, phases, segment, columns in self.order.kinds():
+            part = fields | {
+                "a_base": _plus(fields["a_base"], position),
+                "v_x": segment,
+                "x_count": phases,
+                "v_wx": 1,
+                "wx_count": columns,
+            }
+            for stream in ("d", "r", "b"):
+                if f"{stream}_x" in fields:
+                    pixel = fields[f"{stream}_x"]
+                    assert isinstance(pixel, int)
+                    part[f"{stream}_base"] = _plus(fields[f"{stream}_base"], phase * pixel)
+                    part[f"{stream}_wx"] = self.order.dilation * pixel
+            yield part
+
+
+class _PairEpilogue(_OrderedEpilogue):
     """Drain of two results per input channel, which are adjacent in memory; the channels of a block are 2 * N.
 
     The bytes of one result of each pair are written to the scratchpad. The other results are then added as the other
@@ -119,13 +168,13 @@ class _PairEpilogue(Epilogue):
         self, fields: dict[str, int | BufferRef], start: int, rows: int
     ) -> Iterator[dict[str, int | BufferRef]]:
         """Yield the fields of the commands that write one byte of each pair, and of those that write the pairs."""
-        n, pixels, target = self.context.config.n, rows * self.y.w, self.bytes_first.next()
+        n, target = self.context.config.n, self.bytes_first.next()
         blocks, lanes, word = (fields[name] for name in ("n_count", "lanes_tail", "stage"))
         assert isinstance(blocks, int) and isinstance(lanes, int)
         unsigned = self.drain.dtype == Dtype.U8
         common = fields | {"lanes": n, "lanes_tail": (lanes // 2 - 1) % n + 1}
         numbers: list[dict[str, int | BufferRef]] = [common]
-        numbers.append(common | {"a_base": _plus(fields["a_base"], blocks * pixels)})
+        numbers.append(common | {"a_base": _plus(fields["a_base"], blocks * rows * self.held)})
         for name in ("p", "b"):  # the parameters of the second results follow those of the first ones
             if f"{name}_base" in fields:
                 step = fields[f"{name}_n"]
@@ -150,56 +199,15 @@ class _PairEpilogue(Epilogue):
         for each, stream in ((bytes_, "d"), (pairs, "r")):
             for first, count in pieces(total, ceil_div(total, 2)):
                 before, size = (number * (self.y.w if dim == "y" else 1) for number in (first, count))
-                part = each | {f"{dim}_count": count, "a_base": _plus(each["a_base"], before)}
+                sums = first * (self.held if dim == "y" else 1)
+                part = each | {f"{dim}_count": count, "a_base": _plus(each["a_base"], sums)}
                 if each is pairs:
                     step = each[f"d_{dim}"]
                     assert isinstance(step, int)
                     part["d_base"] = _plus(each["d_base"], first * step)
                 # The bytes of each half are contiguous, so that halves do not wait for one another.
                 part |= {f"{stream}_base": target.plus(before * blocks * n), f"{stream}_n": size * n}
-                yield part
-
-
-class _OrderedEpilogue(Epilogue):
-    """Drain of whole rows of sums whose columns are ordered by the phases of a dilated convolution.
-
-    Parameters
-    ----------
-    order : ColumnOrder
-        Order of the columns.
-    """
-
-    rows_apart = True
-
-    def __init__(self, *args: Any, order: ColumnOrder, **options: Any):
-        super().__init__(*args, **options)
-        self.order = order
-
-    def _parts(
-        self, fields: dict[str, int | BufferRef], start: int, rows: int
-    ) -> Iterator[dict[str, int | BufferRef]]:
-        """Yield the fields of one command for the phases with equally many columns."""
-        order = self.order
-        for phase, position, phases, segment, columns in order.kinds():
-            part = fields | {
-                "a_base": _plus(fields["a_base"], position),
-                "a_n": rows * order.width,
-                "a_u": order.width,
-                "u_y": 1,
-                "y_count": rows,
-                "a_v": 1,
-                "v_x": segment,
-                "x_count": phases,
-                "v_wx": 1,
-                "wx_count": columns,
-            }
-            for stream in ("d", "r", "b"):
-                if f"{stream}_x" in fields:
-                    pixel = fields[f"{stream}_x"]
-                    assert isinstance(pixel, int)
-                    part[f"{stream}_base"] = _plus(fields[f"{stream}_base"], phase * pixel)
-                    part[f"{stream}_wx"] = order.dilation * pixel
-            yield part
+                yield from super()._parts(part, start, rows)
 
 
 def _plus(address: int | BufferRef, offset: int) -> BufferRef:
@@ -335,11 +343,9 @@ class DepthwiseSteps:
             )
             self.drain: Epilogue = _AverageEpilogue(*tile, width=width, runs=runs, counts=layer.counts)
         elif layer.multiplier > 1:
-            self.drain = _PairEpilogue(*tile, width=width, block_channels=2 * n)
-        elif self.order:
-            self.drain = _OrderedEpilogue(*tile, summands=summands, order=self.order)
+            self.drain = _PairEpilogue(*tile, width=width, block_channels=2 * n, order=self.order)
         else:
-            self.drain = Epilogue(*tile, width=width, summands=summands)
+            self.drain = _OrderedEpilogue(*tile, width=width, summands=summands, order=self.order)
         if not self.x.on_chip:
             most, loads = 0, 0
             for number, of_image in enumerate(self.strips):

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from compiler.bench.single_layer import X_ZERO, Y_ZERO, OneLayer, random_int8, requantize
 from compiler.ir.graph import Graph
-from compiler.layers.depthwise import DepthwiseLayer
+from compiler.layers.depthwise import DepthwiseLayer, column_order, consecutive_phases
+from hw.config import load_target
 from tests.layers.test_thin_convolutions import Convolution
 from tests.support.graphs import Draft, check
 
@@ -41,6 +42,24 @@ def limit(shape: Depthwise) -> float:
     return max(products / 256, moved / 16)
 
 
+def long_dilation(rng: np.random.Generator) -> Depthwise:
+    """Return a depthwise convolution whose phases have few rows and columns."""
+    kernel, dilation = int(rng.integers(2, 6)), int(rng.integers(5, 20))
+    zeros = int(rng.integers(0, kernel))
+    least = max(dilation, (kernel - 1 - 2 * zeros) * dilation) + 1
+    return Depthwise(
+        h=int(rng.integers(least, least + 2 * dilation)),
+        w=int(rng.integers(least, least + 2 * dilation)),
+        inputs=1,
+        outputs=int(rng.integers(1, 3)),
+        groups=int(rng.integers(2, 30)),
+        kernel=(kernel, kernel),
+        dilation=dilation,
+        pad=zeros * dilation,
+        batch=int(rng.integers(1, 3)),
+    )
+
+
 def random_depthwise(rng: np.random.Generator) -> Depthwise:
     """Return a depthwise convolution, most often dilated, of one or more images, with one or two outputs."""
     kernel = int(rng.integers(1, 5)), int(rng.integers(1, 5))
@@ -67,6 +86,31 @@ def test_random_convolutions_are_exact(target: str, seed: int) -> None:
     random_depthwise(np.random.default_rng(seed)).check(target, seed)
 
 
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("target", TARGETS)
+def test_long_dilations_are_exact(target: str, seed: int) -> None:
+    long_dilation(np.random.default_rng(seed)).check(target, seed)
+
+
+@pytest.mark.parametrize("op", ["add", "tanh", "sub"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_long_dilations_before_other_operators(dtype: str, op: str) -> None:
+    """Columns are loaded phase by phase; results are tensors in DRAM or operands of a sum or a table."""
+    draft = Draft(np.random.default_rng(7))
+    x = draft.input((2, 33, 31, 40), dtype)
+    window = {"strides": (1, 1), "pads": (12, 12, 12, 12), "dilations": (12, 12)}
+    weights = draft.constant((3, 3, 40), dtype)
+    y = draft.node("depthwise_conv2d", [x, weights], x.shape, dtype=dtype, scale=30.0, **window)
+    if op == "tanh":
+        z = draft.node(op, [y], y.shape, dtype=dtype, scale=1 / 128)
+    else:
+        z = draft.node(op, [y, x], y.shape, dtype=dtype, scale=20.0)
+    (layer,) = (each for each in check(draft, [z], "n16").layers if isinstance(each, DepthwiseLayer))
+    assert column_order(
+        load_target("n16"), consecutive_phases(load_target("n16"), layer)[0].layer, in_dram=True
+    )
+
+
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("columns", [20, 300])
 def test_dilated_images_with_a_summand_are_exact(columns: int, batch: int) -> None:
@@ -91,6 +135,12 @@ PLAIN = Depthwise(28, 28, inputs=1, outputs=1, groups=64)
         (replace(PLAIN, outputs=2, h=56, w=56, dilation=2, pad=2), 0.93),
         (replace(PLAIN, outputs=2, dilation=4, pad=4), 0.85),
         (replace(PLAIN, outputs=2, batch=4, dilation=2, pad=2), 0.95),
+        (replace(PLAIN, h=33, w=33, groups=480, dilation=12, pad=12), 0.92),
+        (replace(PLAIN, h=33, w=33, groups=240, dilation=18, pad=18), 0.79),
+        (replace(PLAIN, h=33, w=33, groups=480, dilation=24, pad=24), 0.76),
+        (replace(PLAIN, h=65, w=65, groups=128, dilation=24, pad=24), 0.90),
+        (replace(PLAIN, h=65, w=65, groups=128, dilation=36, pad=36), 0.82),
+        (replace(PLAIN, h=33, w=33, outputs=2, groups=256, dilation=12, pad=12), 0.76),
     ],
 )
 def test_cycles(shape: Depthwise, share: float) -> None:
