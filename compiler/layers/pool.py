@@ -368,7 +368,7 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
         x_bytes = (high * x.w * lanes + n) * size
         used = (rows * (x.w + layer.kernel[1]) * lanes + n) * size if layer.separable(n) else 0
         used *= 2 if x.c % lanes else 1
-        sums = high * x.w * ceil_div(lanes, n) if layer.paired(n) else 1
+        sums = high * x.w * ceil_div(lanes, n) if layer.paired(n) else 0
         if 2 * sums > context.acc_rows:
             continue
         if layer.weights is not None:
@@ -395,7 +395,7 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
                     strip_width=width,
                     columns=columns,
                     x_buffers=buffers,
-                    acc_buffers=sum_buffers(context, sums),
+                    acc_buffers=sum_buffers(context, sums) if sums else LayerSchedule.acc_buffers,
                     on_chip=context.y_on_chip,
                 )
                 yield cycles, schedule if layer.weights is None else replace(schedule, param_blocks=columns)
