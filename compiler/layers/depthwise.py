@@ -581,6 +581,8 @@ class StreamPass:
         Distance between these kernel rows, and between the streamed image rows: 1, or the vertical stride.
     column, columns : int
         First kernel column, and number of kernel columns.
+    column_step : int
+        Distance between these kernel columns, and between the streamed image columns: 1, or the horizontal stride.
     """
 
     row: int
@@ -588,6 +590,7 @@ class StreamPass:
     step: int
     column: int
     columns: int
+    column_step: int = 1
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -631,7 +634,10 @@ class Stream:
 
     @property
     def work(self) -> float:
-        """Number of passes, as multiples of a pass that streams every image row."""
+        """Number of passes, as multiples of a pass that streams every image row.
+
+        Passes over every other column are counted like others, because their rows have fewer positions (`pitch`).
+        """
         return sum(1 / each.step for each in self.passes)
 
 
@@ -641,7 +647,7 @@ def stream_of(
     x: int,
     y: int,
     width: int,
-    step: int | None = None,
+    step: tuple[int, int] | None = None,
     *,
     order: ColumnOrder | None = None,
 ) -> Stream:
@@ -654,15 +660,32 @@ def stream_of(
     width : int
         Output columns of a tile: all columns, which stream whole image rows, or fewer, which stream the columns that
         the kernel covers.
-    step : int or None
-        Distance between the kernel rows of a pass; None: the one that needs the fewest stream positions.
+    step : (int, int) or None
+        Distance between the kernel rows and columns of a pass; None: those that need the fewest stream positions.
     order : ColumnOrder or None
         Order of the columns in the scratchpad; None: that of the image.
     """
     if order:
         pitch = max(run.x_count for run in order.runs())
         return Stream(pitch, _stream_passes(config, layer, pitch, [1]), False, order)
-    steps = [step] if step else list(dict.fromkeys((1, layer.strides[0])))
+    steps = [step[0]] if step else list(dict.fromkeys((1, layer.strides[0])))
+    if step and step[1] > 1:
+        return _split_stream(config, layer, x, y, width, steps)
+    whole = _whole_stream(config, layer, x, y, width, steps)
+    if step or layer.strides[1] == 1:
+        return whole
+    split = _split_stream(config, layer, x, y, width, steps)
+    return split if split.work * split.pitch < _MAX_SPLIT * whole.work * whole.pitch else whole
+
+
+#: Maximum ratio of the stream positions of passes over columns at a distance of the stride to those of other passes.
+_MAX_SPLIT = 0.9
+
+
+def _whole_stream(
+    config: MlaConfig, layer: DepthwiseLayer, x: int, y: int, width: int, steps: Sequence[int]
+) -> Stream:
+    """Return the streams of a tile in which all columns are streamed; parameters as in `stream_of`."""
     taps, stride = layer.weights.shape[1], layer.strides[1]
     runs = column_phases(layer.dilations[1], ColumnStrip(0, y, 0, x, -layer.pads[1]))
     needed = (
@@ -680,6 +703,25 @@ def stream_of(
     return Stream(pitch, _stream_passes(config, layer, pitch, steps), False)
 
 
+def _split_stream(
+    config: MlaConfig, layer: DepthwiseLayer, x: int, y: int, width: int, steps: Sequence[int]
+) -> Stream:
+    """Return the streams of a tile that each stream only the columns with the same remainder, divided by the stride.
+
+    Parameters as in `stream_of`. A pass covers fewer kernel columns and therefore more kernel rows.
+    """
+    taps, stride = layer.weights.shape[1], layer.strides[1]
+    pitch = width + ceil_div(taps, stride) - 1
+    if width >= y:  # the padding at the left of a row is also that at the right of the row before
+        pitch = 1
+        for column in range(min(stride, taps)):
+            needed, first = y + ceil_div(taps - column, stride) - 1, column - layer.pads[1]
+            left = ceil_div(max(-first, 0), stride)
+            inside = max(ceil_div(x - first - left * stride, stride), 0)
+            pitch = max(pitch, needed - left, min(left + inside, needed))
+    return Stream(pitch, _stream_passes(config, layer, pitch, steps, stride), False)
+
+
 def _matrix_commands(layer: DepthwiseLayer, stream: Stream, columns: int) -> int:
     """Return the number of MATRIX commands of a tile of `columns` blocks of input channels."""
     (x, y), dilation, at_once = images(layer), layer.dilations[1], 1
@@ -691,7 +733,7 @@ def _matrix_commands(layer: DepthwiseLayer, stream: Stream, columns: int) -> int
 
 
 def _stream_passes(
-    config: MlaConfig, layer: DepthwiseLayer, pitch: int, steps: Sequence[int]
+    config: MlaConfig, layer: DepthwiseLayer, pitch: int, steps: Sequence[int], column_step: int = 1
 ) -> tuple[StreamPass, ...]:
     """Return the passes that need the fewest stream positions, for rows of `pitch` positions.
 
@@ -699,7 +741,7 @@ def _stream_passes(
     the kernel rows with the same remainder need. The first pass computes all outputs.
     """
     found = min(
-        (_passes_by_step(config, layer, pitch, step) for step in steps),
+        (_passes_by_step(config, layer, pitch, step, column_step) for step in steps),
         key=lambda passes: sum(1 / each.step for each in passes),
     )
     top = layer.pads[0]
@@ -708,13 +750,13 @@ def _stream_passes(
 
 
 def _passes_by_step(
-    config: MlaConfig, layer: DepthwiseLayer, pitch: int, step: int
+    config: MlaConfig, layer: DepthwiseLayer, pitch: int, step: int, column_step: int
 ) -> tuple[StreamPass, ...]:
-    """Return the passes over kernel rows at a distance of `step`."""
-    kernel_h, taps, _ = layer.weights.shape
+    """Return the passes over kernel rows at a distance of `step`, and kernel columns at that of `column_step`."""
+    kernel_h, kernel_w, _ = layer.weights.shape
     out = []
-    for first in range(min(step, kernel_h)):
-        count = ceil_div(kernel_h - first, step)
+    for first, start in product(range(min(step, kernel_h)), range(min(column_step, kernel_w))):
+        count, taps = ceil_div(kernel_h - first, step), ceil_div(kernel_w - start, column_step)
         rows = 1
         for groups in range(min(count, config.n // taps, 3), 1, -1):
             if groups * pitch + 2 * taps <= config.line_depth:
@@ -722,7 +764,8 @@ def _passes_by_step(
                 break
         for row, many in pieces(count, rows):
             for column, columns in pieces(taps, config.n):
-                out.append(StreamPass(first + row * step, many, step, column, columns))
+                place = start + column * column_step
+                out.append(StreamPass(first + row * step, many, step, place, columns, column_step))
     return tuple(out)
 
 
@@ -766,7 +809,7 @@ def _tile_cycles(
         before = skip - 1 if keep and not first else each.rows - 1 - above
         if keep and not last:
             return wide * ((rows - 1) * skip + before + 1) * stream.pitch
-        last_row = each.columns + (ceil_div(across, phases) - 1) * layer.strides[1]
+        last_row = each.columns + (ceil_div(across, phases) - 1) * (layer.strides[1] // each.column_step)
         streamed = ((count - 1) * skip + before) * stream.pitch + last_row
         total += (max(streamed, n + _SHIFT_CYCLES) if phases > 1 else streamed) * phases
     others = [each for each in stream.passes if each.shape != stream.passes[0].shape]

@@ -261,13 +261,13 @@ class DepthwiseSteps:
         self.rows_loaded: dict[Hashable, int] = {}
         #: Shape of the last pass.
         self.shape = 0, 0
-        self.step: int | None = None
+        self.step: tuple[int, int] | None = None
         self._select(0, max(self.strips[0], key=lambda strip: strip.count))
-        self.step = self.stream.passes[0].step
+        self.step = down, across = self.stream.passes[0].step, self.stream.passes[0].column_step
         #: Kernel rows in the order of their weights: those of each pass are contiguous.
-        self.kernel_rows = [
-            row for first in range(self.step) for row in range(first, self.kernel_h, self.step)
-        ]
+        self.kernel_rows = [row for first in range(down) for row in range(first, self.kernel_h, down)]
+        #: Kernel columns of the passes; the weights of passes with the same columns are contiguous.
+        self.kernel_columns = [range(first, self.taps, across) for first in range(min(across, self.taps))]
         self._allocate_buffers()
 
     def _strips(self, number: int) -> list[ColumnStrip]:
@@ -316,9 +316,7 @@ class DepthwiseSteps:
         self.w_dram = (
             None
             if has_equal_weights(layer)
-            else self.context.constant(
-                f"{layer.name}.weights", pack_depthwise(self.config, weights, self.kernel_rows)
-            )
+            else self.context.constant(f"{layer.name}.weights", self._packed(weights))
         )
         w_buffer = CircularBuffer(
             BufferMemory.SP, f"{layer.name}.w", made * self.w_block, min(schedule.w_buffers, tiles)
@@ -360,6 +358,14 @@ class DepthwiseSteps:
             self.x_tiles = TileBuffers(
                 CircularBuffer(BufferMemory.SP, f"{layer.name}.x", size, depth), self._begin
             )
+
+    def _packed(self, weights: NDArray) -> NDArray[np.uint8]:
+        """Return the weights of all passes, block by block."""
+        parts = [
+            pack_depthwise(self.config, weights[:, columns], self.kernel_rows)
+            for columns in self.kernel_columns
+        ]
+        return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
     def _channel_order(self) -> NDArray[np.int64]:
         """Return the output channels in the order in which they are computed.
@@ -552,7 +558,8 @@ class DepthwiseSteps:
         lead = before * pitch + taps.columns - 1
         length = streamed * pitch
         if not more:
-            length = (rows - 1) * stride * pitch + lead + (run.y_count - 1) * self.layer.strides[1] + 1
+            across = self.layer.strides[1] // taps.column_step
+            length = (rows - 1) * stride * pitch + lead + (run.y_count - 1) * across + 1
         self.row = row + streamed
         #: Rows of the stream so far, which the next tile finds in the line buffers if it continues the stream.
         self.history = streamed + (self.history if continued else 0)
@@ -582,7 +589,13 @@ class DepthwiseSteps:
 
     def _weight(self, taps: StreamPass) -> int:
         """Return the offset of a pass's weights within those of a channel block."""
-        return (self.kernel_rows.index(taps.row) * self.taps + taps.column) * self.config.n
+        first = 0
+        for columns in self.kernel_columns:
+            if taps.column in columns:
+                row = self.kernel_rows.index(taps.row)
+                return (first + row * len(columns) + columns.index(taps.column)) * self.config.n
+            first += self.kernel_h * len(columns)
+        raise AssertionError(taps)
 
     def _fields(
         self, rows: int, block: int, blocks: int, run: ColumnPhases, taps: StreamPass
@@ -602,14 +615,14 @@ class DepthwiseSteps:
             "x_count": self._pitch(run),
             "a_u": self.x_row,
             "a_v": across * self.x_pixel,
-            "v_x": 1,
+            "v_x": taps.column_step,
             "v_lim": run.x_count,
             "v0": run.before + taps.column,
             "w_row": n,
             "acc_x": across,
             "acc_y": self._held(self.strip.count),
             "dw_out_w": run.y_count,
-            "dw_sx": layer.strides[1],
+            "dw_sx": layer.strides[1] // taps.column_step,
         }
 
 

@@ -60,6 +60,23 @@ def long_dilation(rng: np.random.Generator) -> Depthwise:
     )
 
 
+def strided(rng: np.random.Generator) -> Depthwise:
+    """Return a depthwise convolution with strides."""
+    kernel = int(rng.integers(1, 10)), int(rng.integers(1, 10))
+    pad = int(rng.integers(0, min(kernel)))
+    return Depthwise(
+        h=int(rng.integers(kernel[0], 30)),
+        w=int(rng.integers(kernel[1], 40)),
+        inputs=1,
+        outputs=int(rng.integers(1, 3)),
+        groups=int(rng.integers(2, 40)),
+        kernel=kernel,
+        strides=(int(rng.integers(1, 5)), int(rng.integers(2, 5))),
+        pad=pad,
+        batch=int(rng.integers(1, 3)),
+    )
+
+
 def random_depthwise(rng: np.random.Generator) -> Depthwise:
     """Return a depthwise convolution, most often dilated, of one or more images, with one or two outputs."""
     kernel = int(rng.integers(1, 5)), int(rng.integers(1, 5))
@@ -90,6 +107,12 @@ def test_random_convolutions_are_exact(target: str, seed: int) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_long_dilations_are_exact(target: str, seed: int) -> None:
     long_dilation(np.random.default_rng(seed)).check(target, seed)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("target", TARGETS)
+def test_strides_are_exact(target: str, seed: int) -> None:
+    strided(np.random.default_rng(seed)).check(target, seed)
 
 
 @pytest.mark.parametrize("op", ["add", "tanh", "sub"])
@@ -141,6 +164,9 @@ PLAIN = Depthwise(28, 28, inputs=1, outputs=1, groups=64)
         (replace(PLAIN, h=65, w=65, groups=128, dilation=24, pad=24), 0.90),
         (replace(PLAIN, h=65, w=65, groups=128, dilation=36, pad=36), 0.82),
         (replace(PLAIN, h=33, w=33, outputs=2, groups=256, dilation=12, pad=12), 0.76),
+        (replace(PLAIN, kernel=(7, 7), strides=(2, 2), pad=3), 0.53),
+        (replace(PLAIN, h=56, w=56, kernel=(7, 7), strides=(2, 2), pad=3), 0.63),
+        (replace(PLAIN, h=56, w=56, groups=24, kernel=(7, 7), strides=(2, 2), pad=3), 0.55),
     ],
 )
 def test_cycles(shape: Depthwise, share: float) -> None:
