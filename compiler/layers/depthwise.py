@@ -699,7 +699,7 @@ def _whole_stream(
         pitch = 1
         for run in runs:
             needed, left = (run.y_count - 1) * stride + taps, max(-run.before, 0)
-            pitch = max(pitch, needed - left, min(left + run.x_count, needed))
+            pitch = max(pitch, needed - min(left, taps - 1), min(left + run.x_count, needed))
     return Stream(pitch, _stream_passes(config, layer, pitch, steps), False)
 
 
@@ -718,7 +718,7 @@ def _split_stream(
             needed, first = y + ceil_div(taps - column, stride) - 1, column - layer.pads[1]
             left = ceil_div(max(-first, 0), stride)
             inside = max(ceil_div(x - first - left * stride, stride), 0)
-            pitch = max(pitch, needed - left, min(left + inside, needed))
+            pitch = max(pitch, y, needed - left, min(left + inside, needed))
     return Stream(pitch, _stream_passes(config, layer, pitch, steps, stride), False)
 
 

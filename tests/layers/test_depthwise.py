@@ -63,7 +63,7 @@ def long_dilation(rng: np.random.Generator) -> Depthwise:
 def strided(rng: np.random.Generator) -> Depthwise:
     """Return a depthwise convolution with strides."""
     kernel = int(rng.integers(1, 10)), int(rng.integers(1, 10))
-    pad = int(rng.integers(0, min(kernel)))
+    pad = int(rng.integers(0, max(kernel) + 2))
     return Depthwise(
         h=int(rng.integers(kernel[0], 30)),
         w=int(rng.integers(kernel[1], 40)),
