@@ -3,6 +3,7 @@
 import math
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from enum import Enum
 from itertools import product
 
 import numpy as np
@@ -79,6 +80,18 @@ def _few(counts: list[int]) -> bool:
     return len(counts) <= _MAX_COUNTS and min(counts) >= 1
 
 
+class WindowMethod(Enum):
+    """Ways in which FUSE combines the elements of windows."""
+
+    #: One element of each channel of a block per cycle.
+    DIRECT = "direct"
+    #: For maxima, the rows of each window for whole lines of the image, then the columns.
+    ROWS_FIRST = "rows first"
+    #: For maxima, two adjacent pixels per cycle: MATRIX subtracts each element from that of the pixel at its left.
+    #: FUSE replaces negative differences by 0 and adds the element itself.
+    PAIRS = "pairs"
+
+
 @identity(
     "PoolLayer",
     "kernel",
@@ -123,15 +136,18 @@ class PoolLayer(Layer):
     drain: Drain | None = None
     w_zp: int = 0
 
-    def separable(self, n: int) -> bool:
-        """Return True if a machine of n lanes takes the maximum of the rows first, then of the columns.
+    def method(self, n: int, *, in_dram: bool) -> WindowMethod:
+        """Return how a machine of n lanes combines the elements of windows of an input that is in DRAM or on the chip.
 
-        This takes fewer cycles unless few windows contain an element, or the image is small; averages would need wider
-        intermediate sums.
+        Combining rows first takes fewer cycles unless few windows contain an element, or the image is small; averages
+        would need wider intermediate sums. Pairs of an image on the chip, whose pixels MATRIX and FUSE read at the same
+        time, are computed only if each pixel is in one half of a memory bank.
         """
-        saved = self._saved_by_rows(n)
-        simple = not self.average and self.weights is None
-        return simple and saved > _PASS_LATENCY and not self.paired(n)
+        if self.average or self.weights is not None:
+            return WindowMethod.DIRECT
+        if (in_dram or images(self)[0].c % n == 0) and self._paired(n):
+            return WindowMethod.PAIRS
+        return WindowMethod.ROWS_FIRST if self._saved_by_rows(n) > _PASS_LATENCY else WindowMethod.DIRECT
 
     def _saved_by_rows(self, n: int) -> int:
         """Return the FUSE cycles that are saved by taking the maximum of the rows first, then of the columns."""
@@ -150,14 +166,10 @@ class PoolLayer(Layer):
         across = self.kernel[1]
         return range(1, across, 1 if across % 2 else 2)
 
-    def paired(self, n: int) -> bool:
-        """Return True if a machine of n lanes takes maxima of adjacent pixels before those of windows.
-
-        MATRIX subtracts each element from the element of the pixel at its left. FUSE replaces negative differences by 0
-        and adds the element itself, so that it takes one cycle, not two, for both elements.
-        """
+    def _paired(self, n: int) -> bool:
+        """Return True if a machine of n lanes takes the fewest cycles with maxima of pairs of adjacent pixels."""
         (x, y), (down, across) = images(self), self.kernel
-        if self.average or self.weights is not None or DTYPE_BYTES[x.dtype] > 1 or not self._pairs_cover():
+        if DTYPE_BYTES[x.dtype] > 1 or not self._pairs_cover():
             return False
         blocks = ceil_div(x.c, n)
         matrix = y.h * min(self.strides[0], down) * (x.w + 1) * blocks
@@ -315,12 +327,12 @@ def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
     """
     _, y = images(layer)
     widths = strip_widths(y.w, _MAX_COORDINATE // layer.strides[1], context.config.n)
-    fitting = 0
+    fitting, method = 0, layer.method(context.config.n, in_dram=not context.x_on_chip)
     for width in (ALL_COLUMNS, *widths):
         found = list(_tilings(context, layer, width))
         yield from found
         fitting += bool(found)
-        whole = found and width == ALL_COLUMNS and not layer.paired(context.config.n)
+        whole = found and width == ALL_COLUMNS and method != WindowMethod.PAIRS
         if whole or fitting == _FITTING_WIDTHS:
             return
 
@@ -329,7 +341,9 @@ def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
 _BUFFERS = (2, 3, 4)
 
 
-def _fuse_cycles(layer: PoolLayer, n: int, rows: int, x_w: int, y_w: int, lanes: int) -> int:
+def _fuse_cycles(
+    layer: PoolLayer, method: WindowMethod, n: int, rows: int, x_w: int, y_w: int, lanes: int
+) -> int:
     """Return the FUSE cycles of a tile of `rows` output rows, for `lanes` channels.
 
     Parameters
@@ -339,18 +353,18 @@ def _fuse_cycles(layer: PoolLayer, n: int, rows: int, x_w: int, y_w: int, lanes:
     """
     (down, across), size = layer.kernel, DTYPE_BYTES[layer.shapes[layer.x].dtype]
     points = rows * y_w * ceil_div(lanes, n)
-    if layer.paired(n):
+    if method == WindowMethod.PAIRS:
         return points * down * len(layer.pairs)
-    if not layer.separable(n):
+    if method == WindowMethod.DIRECT:
         return points * down * across * size
     second = rows * ceil_div(y_w * lanes, n) if layer.contiguous(n) else points
     first, second = rows * ceil_div(x_w * lanes, n) * down * size, second * across * size
     return first + second
 
 
-def _matrix_cycles(layer: PoolLayer, n: int, rows: int, x_w: int, lanes: int) -> int:
+def _matrix_cycles(method: WindowMethod, n: int, rows: int, x_w: int, lanes: int) -> int:
     """Return the cycles of MATRIX for the differences of a tile of `rows` input rows; 0 if there are none."""
-    return rows * (x_w + 1) * ceil_div(lanes, n) if layer.paired(n) else 0
+    return rows * (x_w + 1) * ceil_div(lanes, n) if method == WindowMethod.PAIRS else 0
 
 
 def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
@@ -360,15 +374,17 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
     if x.w + layer.kernel[1] > _MAX_COORDINATE:
         return
     blocks, size = ceil_div(x.c, n), DTYPE_BYTES[x.dtype]
+    method = layer.method(n, in_dram=not context.x_on_chip)
+    rows_first = method == WindowMethod.ROWS_FIRST
     for columns, rows in product(cuts(blocks), cuts(y.h)):
         if rows * layer.strides[0] + layer.kernel[0] > _MAX_COORDINATE:
             continue
         lanes = min(columns * n, x.c)
         high = input_rows(rows, layer.strides[0], layer.kernel[0], x.h)
         x_bytes = (high * x.w * lanes + n) * size
-        used = (rows * (x.w + layer.kernel[1]) * lanes + n) * size if layer.separable(n) else 0
+        used = (rows * (x.w + layer.kernel[1]) * lanes + n) * size if rows_first else 0
         used *= 2 if x.c % lanes else 1
-        sums = high * x.w * ceil_div(lanes, n) if layer.paired(n) else 0
+        sums = high * x.w * ceil_div(lanes, n) if method == WindowMethod.PAIRS else 0
         if 2 * sums > context.acc_rows:
             continue
         if layer.weights is not None:
@@ -378,13 +394,11 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
         used += 0 if context.y_on_chip else 2 * rows * y.w * lanes * size
         load = 0.0 if context.x_on_chip else lines(high * x.w, lanes * size, x.c * size, n)
         store = 0.0 if context.y_on_chip else lines(rows * y.w, lanes * size, x.c * size, n)
-        fuse = _fuse_cycles(layer, n, rows, x.w, y.w, lanes)
-        fuse = max(fuse, _matrix_cycles(layer, n, high, x.w, lanes))
-        if (
-            layer.separable(n) and fuse < 4 * _PASS_LATENCY
-        ):  # each of four commands waits for the one before the last
+        fuse = _fuse_cycles(layer, method, n, rows, x.w, y.w, lanes)
+        fuse = max(fuse, _matrix_cycles(method, n, high, x.w, lanes))
+        if rows_first and fuse < 4 * _PASS_LATENCY:  # each of four commands waits for the one before the last
             fuse = 4 * _PASS_LATENCY
-        if layer.separable(n) and rows == 1:  # nothing is computed meanwhile
+        if rows_first and rows == 1:  # nothing is computed meanwhile
             fuse += _PASS_LATENCY
         tiles = batch * strips * (x.c / lanes) * (y.h / rows)
         for buffers in _BUFFERS if load else _BUFFERS[:1]:
@@ -407,6 +421,7 @@ def pool_tile_model(layer: PoolLayer, s: LayerSchedule, context: LayerContext) -
     strips, x, y = strip_images(whole_x, whole_y, s.strip_width, layer.strides[1], layer.kernel[1])
     blocks, size = ceil_div(x.c, n), DTYPE_BYTES[x.dtype]
     columns, rows = min(s.columns, blocks), min(s.rows, y.h)
+    method = layer.method(n, in_dram=not context.x_on_chip)
 
     def beats(rows: int, w: int, width: int, whole: int) -> float:
         if strips > 1 and width == x.c:
@@ -423,8 +438,8 @@ def pool_tile_model(layer: PoolLayer, s: LayerSchedule, context: LayerContext) -
                     image = beats(count, x.w, width, whole_x.w)
                     loads = () if context.x_on_chip else (("x", (number, start, block), image),)
                     store = 0.0 if context.y_on_chip else beats(high, y.w, width, whole_y.w)
-                    fuse = _fuse_cycles(layer, n, high, x.w, y.w, width)
-                    matrix = _matrix_cycles(layer, n, count, x.w, width)
+                    fuse = _fuse_cycles(layer, method, n, high, x.w, y.w, width)
+                    matrix = _matrix_cycles(method, n, count, x.w, width)
                     yield PipelineTile(loads, matrix, fuse, store, 2 - context.y_on_chip + bool(matrix))
 
     count = layer.batch * strips * ceil_div(y.h, rows) * ceil_div(blocks, columns)
@@ -447,6 +462,7 @@ class PoolSteps:
         self.columns = min(schedule.columns, self.blocks)
         self.rows = min(schedule.rows, self.y.h)
         self.pixel = self.x.pixel
+        self.method = layer.method(self.n, in_dram=not self.x.on_chip)
         width = min(self.columns * self.n, self.x.c) * self.size
         if not self.x.on_chip:
             self.pixel = width
@@ -457,7 +473,8 @@ class PoolSteps:
                 size,
                 schedule.x_buffers,
                 self._load,
-                separate=layer.paired(self.n),  # FUSE reads a tile while MATRIX reads the next one
+                separate=self.method
+                == WindowMethod.PAIRS,  # FUSE reads a tile while MATRIX reads the next one
             )
         across = max(strip.count for strip in self.strips)
         self.out = BufferRotation(
@@ -481,14 +498,13 @@ class PoolSteps:
                 self._load_w,
             )
             self.p = Slots(context, layer.name, layer.drain, self.columns)
-        self.paired = layer.paired(self.n)
-        if self.paired:
+        if self.method == WindowMethod.PAIRS:
             w_buffer = CircularBuffer(BufferMemory.SP, f"{layer.name}.w", 2 * self.n)
             self.signs = TileBuffers(w_buffer, self._load_signs)
             most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows))
             sums = most * max(strip.size for strip in self.strips) * self.columns
             self.acc = BufferRotation(BufferMemory.ACC, f"{layer.name}.acc", sums, schedule.acc_buffers)
-        self.separable, self.contiguous = layer.separable(self.n), layer.contiguous(self.n)
+        self.contiguous = layer.contiguous(self.n)
         # Maxima of the rows of each window, for all columns of the input; the padding of both widths of tiles is kept.
         wide = max(max(strip.size, strip.count + layer.kernel[1] - 1) for strip in self.strips)
         size = self.rows * wide * width + self.n * self.size
@@ -569,9 +585,9 @@ class PoolSteps:
         }
         result = {"d_x": pixel, "d_y": row, "d_n": self.n * self.size}
         down = start * layer.strides[0] - layer.pads[0] - image_first
-        if self.paired:
+        if self.method == WindowMethod.PAIRS:
             self._pair(step, strip, walk, address, result, (start, rows))
-        elif self.separable:
+        elif self.method == WindowMethod.ROWS_FIRST:
             self._separate(step, strip, walk, address, result, rows, width, down)
         else:
             for top, height, left, columns, words in self._parts(strip, start, rows):

@@ -6,7 +6,7 @@ import pytest
 from compiler.api import compile
 from compiler.ir.tensor import Tensor
 from compiler.layers.depthwise import DepthwiseLayer
-from compiler.layers.pool import PoolLayer
+from compiler.layers.pool import PoolLayer, WindowMethod
 from compiler.layers.reduce import reciprocal
 from compiler.options import MemoryLimits
 from compiler.reference import evaluate
@@ -85,16 +85,16 @@ def test_choice_of_the_unit() -> None:
     assert isinstance(layer("avg_pool2d", 3, 1), DepthwiseLayer)
     assert isinstance(layer("avg_pool2d", 2, 2), PoolLayer)
     for kernel, stride, how in (
-        (3, 1, "separable"),
-        (5, 1, "separable"),
-        (2, 2, ""),
-        (3, 2, "paired"),
-        (5, 2, "separable"),
-        (2, 1, "paired"),
+        (3, 1, WindowMethod.ROWS_FIRST),
+        (5, 1, WindowMethod.ROWS_FIRST),
+        (2, 2, WindowMethod.DIRECT),
+        (3, 2, WindowMethod.PAIRS),
+        (5, 2, WindowMethod.ROWS_FIRST),
+        (2, 1, WindowMethod.PAIRS),
     ):
         found = layer("max_pool2d", kernel, stride)
         assert isinstance(found, PoolLayer)
-        assert (found.separable(16), found.paired(16)) == (how == "separable", how == "paired")
+        assert found.method(16, in_dram=True) == how
 
 
 @pytest.mark.parametrize("seed", range(24))
