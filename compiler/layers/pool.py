@@ -136,8 +136,11 @@ class PoolLayer(Layer):
     drain: Drain | None = None
     w_zp: int = 0
 
-    def method(self, n: int, *, in_dram: bool) -> WindowMethod:
-        """Return how a machine of n lanes combines the elements of windows of an input that is in DRAM or on the chip.
+    def method(self, n: int, *, in_dram: bool, alone: bool) -> WindowMethod:
+        """Return how a machine of n lanes combines the elements of windows.
+
+        The input is in DRAM or on the chip. The layer is computed alone, or FUSE computes it while MATRIX is busy with
+        other layers, so that pairs would take longer.
 
         Combining rows first takes fewer cycles unless few windows contain an element, or the image is small; averages
         would need wider intermediate sums. Pairs of an image on the chip, whose pixels MATRIX and FUSE read at the same
@@ -145,7 +148,7 @@ class PoolLayer(Layer):
         """
         if self.average or self.weights is not None:
             return WindowMethod.DIRECT
-        if (in_dram or images(self)[0].c % n == 0) and self._paired(n):
+        if alone and (in_dram or images(self)[0].c % n == 0) and self._paired(n):
             return WindowMethod.PAIRS
         return WindowMethod.ROWS_FIRST if self._saved_by_rows(n) > _PASS_LATENCY else WindowMethod.DIRECT
 
@@ -327,7 +330,7 @@ def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
     """
     _, y = images(layer)
     widths = strip_widths(y.w, _MAX_COORDINATE // layer.strides[1], context.config.n)
-    fitting, method = 0, layer.method(context.config.n, in_dram=not context.x_on_chip)
+    fitting, method = 0, layer.method(context.config.n, in_dram=not context.x_on_chip, alone=context.alone)
     for width in (ALL_COLUMNS, *widths):
         found = list(_tilings(context, layer, width))
         yield from found
@@ -374,7 +377,7 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
     if x.w + layer.kernel[1] > _MAX_COORDINATE:
         return
     blocks, size = ceil_div(x.c, n), DTYPE_BYTES[x.dtype]
-    method = layer.method(n, in_dram=not context.x_on_chip)
+    method = layer.method(n, in_dram=not context.x_on_chip, alone=context.alone)
     rows_first = method == WindowMethod.ROWS_FIRST
     for columns, rows in product(cuts(blocks), cuts(y.h)):
         if rows * layer.strides[0] + layer.kernel[0] > _MAX_COORDINATE:
@@ -421,7 +424,7 @@ def pool_tile_model(layer: PoolLayer, s: LayerSchedule, context: LayerContext) -
     strips, x, y = strip_images(whole_x, whole_y, s.strip_width, layer.strides[1], layer.kernel[1])
     blocks, size = ceil_div(x.c, n), DTYPE_BYTES[x.dtype]
     columns, rows = min(s.columns, blocks), min(s.rows, y.h)
-    method = layer.method(n, in_dram=not context.x_on_chip)
+    method = layer.method(n, in_dram=not context.x_on_chip, alone=not s.interleave)
 
     def beats(rows: int, w: int, width: int, whole: int) -> float:
         if strips > 1 and width == x.c:
@@ -462,7 +465,7 @@ class PoolSteps:
         self.columns = min(schedule.columns, self.blocks)
         self.rows = min(schedule.rows, self.y.h)
         self.pixel = self.x.pixel
-        self.method = layer.method(self.n, in_dram=not self.x.on_chip)
+        self.method = layer.method(self.n, in_dram=not self.x.on_chip, alone=not schedule.interleave)
         width = min(self.columns * self.n, self.x.c) * self.size
         if not self.x.on_chip:
             self.pixel = width

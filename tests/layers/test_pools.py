@@ -94,7 +94,7 @@ def test_choice_of_the_unit() -> None:
     ):
         found = layer("max_pool2d", kernel, stride)
         assert isinstance(found, PoolLayer)
-        assert found.method(16, in_dram=True) == how
+        assert found.method(16, in_dram=True, alone=True) == how
 
 
 @pytest.mark.parametrize("seed", range(24))
