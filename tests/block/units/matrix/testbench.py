@@ -151,10 +151,13 @@ class MatrixTestbench(Testbench):
             values = await ctx.tick().sample(*watched)
             _, _, ready, done, zeros, tag, events, *states = values[: 2 + 5 + len(STATES)]
             seen.states.append(dict(zip(STATES, states, strict=True)))
-            for port, rows in arriving:
-                if granted := rows.pop(0):
-                    row = self.sp[(granted[0] + np.arange(self.n)) % ADDRESSES]
-                    ctx.set(port.port.data, _pack(row, 1))
+            for port, late in arriving:
+                if granted := late.pop(0):
+                    rows = self.sp[(granted[0] + np.arange(2 * self.n)) % ADDRESSES]
+                    ctx.set(port.port.data, _pack(rows[: self.n], 1))
+                    if granted[1:] == (1,):
+                        assert granted[0] % self.n == 0
+                        ctx.set(port.port.next, _pack(rows[self.n :], 1))
             if offered and ready:
                 seen.accepted.append(cycle)
                 commands.pop(0)
