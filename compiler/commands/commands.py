@@ -44,6 +44,8 @@ class CircularBuffer:
         Initial contents of a buffer in DRAM: weights, parameters or tables.
     family : str
         Common name of buffers that are used in rotation; empty for other buffers.
+    kept : bool
+        True if the contents stay for later layers (`share_kept_buffers`).
     transferred : tuple or None
         Cached bytes that the last commands on a buffer in DRAM transfer, with these commands.
     """
@@ -54,6 +56,7 @@ class CircularBuffer:
     depth: int = 1
     data: NDArray[np.uint8] | None = field(default=None, repr=False)
     family: str = ""
+    kept: bool = False
     transferred: "tuple[list[Command], int] | None" = field(default=None, repr=False)
 
     @property
