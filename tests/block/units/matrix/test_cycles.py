@@ -1,24 +1,26 @@
 """MATRIX has exactly the expected throughput and latency."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from hw.config import MlaConfig
 from hw.units.matrix.layouts import done_after
 from tests.block.units.matrix.reference import Reference, command
-from tests.block.units.matrix.testbench import MatrixTestbench, Observations, fresh_memories
+from tests.block.units.matrix.testbench import MatrixTestbench, Observations, fresh_memories, small_config
 
 SIZES = (4, 8)
 
 
-def observe(n: int, commands: list[dict[str, int]]) -> Observations:
+def observe(n: int, commands: list[dict[str, int]], config: MlaConfig | None = None) -> Observations:
     """Run the commands, check the result, and return the observations."""
     sp, acc = fresh_memories(n, np.random.default_rng(1))
     reference = Reference(n, sp, acc.copy())
     for c in commands:
         reference.run(c)
-    seen = MatrixTestbench(n, sp, acc).run(commands)
+    seen = MatrixTestbench(n, sp, acc, config=config).run(commands)
     np.testing.assert_array_equal(seen.acc, reference.acc)
     assert not any(s["wait_weights"] for s in seen.states)
     return seen
@@ -65,6 +67,13 @@ def test_unpaired_rows(n: int, change: str):
     c = {"ic_count": 6, "w_ic": n * n, "w_row": n, "w_base": 0, "a_ic": n, "accumulate": 1}
     c[change] += 2 * n if change == "w_row" else 1
     assert gaps(observe(n, [command(**c)] * 3).entered) == {n}
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_one_row_of_weights_per_cycle(n: int):
+    config = replace(small_config(n), weight_rows=1)
+    tiles = [command(w_base=n * n * i, w_row=n, acc_base=i % 3) for i in range(6)]
+    assert gaps(observe(n, tiles, config).entered) == {n}
 
 
 @pytest.mark.parametrize("n", SIZES)

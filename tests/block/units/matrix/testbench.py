@@ -53,6 +53,8 @@ class MatrixTestbench(Testbench):
         Probability per cycle of refusing a weight read, and of delaying the next command.
     peek : (int, int) or None
         Cycle and row of one read by FUSE while the commands run.
+    config : MlaConfig or None
+        Configuration; by default `small_config(n)`.
     """
 
     def __init__(
@@ -65,13 +67,13 @@ class MatrixTestbench(Testbench):
         hold: float = 0,
         seed: int = 0,
         peek: tuple[int, int] | None = None,
-        pipelined: int = 0,
+        config: MlaConfig | None = None,
     ):
         self.n, self.sp, self.acc = n, sp, acc
         self.refuse_weight = refuse_weight
         self.hold, self.random = hold, random.Random(seed)
         self.peek = peek
-        config = small_config(n, pipelined)
+        config = config or small_config(n)
         self.rows = config.acc_rows
         self.unit, self.accumulator = MatrixUnit(config), Accumulator(config)
         super().__init__(self._harness())
