@@ -495,8 +495,8 @@ def tile_cycles(strides: Sequence[int], config: MlaConfig) -> int:
 def cycles(command: Command, config: MlaConfig) -> int:
     """Return the cycles of a command on the machine for which the command was generated.
 
-    MATRIX needs at least `tile_cycles` to shift in a tile of weights. LOAD and STORE transfer n bytes per cycle, and each
-    line begins a new beat.
+    MATRIX needs at least `tile_cycles` to shift in a tile of weights. LOAD and STORE transfer n bytes per cycle, and
+    each line begins a new beat.
     """
     if command.cycles is None:
         command.cycles = _cycles(command, config)
@@ -511,7 +511,9 @@ def _cycles(command: Command, config: MlaConfig) -> int:
         if word is not None and MATRIX_WORD.unpack(word)["dw"]:
             return get("oc_count", 1) * get("dw_len", 1)
         tiles = prod(get(f"{dim}_count", 1) for dim in ("oc", "ic", "ky", "kx"))
-        least = tile_cycles([get("w_row", 0), *(get(f"w_{dim}", 0) for dim in ("oc", "ic", "ky", "kx"))], config)
+        least = tile_cycles(
+            [get("w_row", 0), *(get(f"w_{dim}", 0) for dim in ("oc", "ic", "ky", "kx"))], config
+        )
         return tiles * max(get("x_count", 1) * get("y_count", 1), least)
     if command.unit == Unit.FUSE:
         return _fuse_cycles(command, [get(f"{dim}_count", 1) for dim in FUSE_DIMS], config)

@@ -97,6 +97,10 @@ class TileBuffers:
         return BufferRef(self.buffer, number)
 
 
+#: End of the names of buffers whose contents stay for later layers.
+KEPT_SUFFIX = ".kept"
+
+
 class KeptTileBuffers(TileBuffers):
     """Tiles that are loaded on demand, some of which, at even distances, have buffers of their own.
 
@@ -123,7 +127,9 @@ class KeptTileBuffers(TileBuffers):
         number_of: Callable[[Hashable], int],
     ):
         super().__init__(buffer, load)
-        self.kept = CircularBuffer(buffer.memory, f"{buffer.name}.kept", buffer.size, max(kept, 1), kept=True)
+        self.kept = CircularBuffer(
+            buffer.memory, f"{buffer.name}{KEPT_SUFFIX}", buffer.size, max(kept, 1), kept=True
+        )
         self.count, self.tiles, self.number_of = kept, tiles, number_of
         self.loaded: set[int] = set()
 

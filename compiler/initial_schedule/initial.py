@@ -481,15 +481,26 @@ class _Residents:
         needed = np.zeros(count)
         for group in self.same_weights:
             needed[group.layers[0] : group.layers[-1] + 1] += group.bytes
-        #: Share of the weights of several layers that stays in the scratchpad.
-        self.kept_share = next((share for share in _KEPT_SHARES if (held + share * needed <= budget).all()), 0.0)
-        for layers, size in self.same_weights:
-            self._begun[layers[0]] += int(self.kept_share * size)
-            self._ended[layers[-1] + 1] += int(self.kept_share * size)
+        share = next((share for share in _KEPT_SHARES if (held + share * needed <= budget).all()), 0.0)
         self._begun, self._ended = np.cumsum(self._begun), np.cumsum(self._ended)
+        #: Share of the weights of several layers that stays in the scratchpad.
+        self.kept_share = 0.0
+        self._keep(share if self.same_weights else 0.0)
+
+    def _keep(self, share: float) -> None:
+        """Add a share to that of the weights that stay in the scratchpad."""
+        self.kept_share += share
+        for layers, size in self.same_weights:
+            self._begun[layers[0] :] += int(share * size)
+            self._ended[layers[-1] + 1 :] += int(share * size)
 
     def evict(self, layer: int) -> bool:
-        """Move the largest tensor that is live at a layer to DRAM; return False if there is none."""
+        """Load weights for each layer again or, if no weights stay in the scratchpad, move the largest tensor that is
+        live at a layer to DRAM; return False if there is none.
+        """
+        if self.kept_share:
+            self._keep(-self.kept_share)
+            return True
         live = [root for root in self.inside if self.life[root][0] <= layer <= self.life[root][1]]
         if live:
             root = max(live, key=lambda root: (self.size[root], root))

@@ -52,12 +52,12 @@ class SystolicArray(wiring.Component):
     has no flow control, and bubbles carry undefined values.
 
     Each element holds two weights: the one in use and a shadow. `swap` precedes the first row of a tile by one cycle
-    and copies the shadow weight to the active one, diagonal by diagonal. The shadow is written over `weight_rows` buses,
-    which take turns tile by tile and carry one row of a tile (column of a transposed tile) per cycle. A row is written
-    in `weight_rows` pieces, so that tiles of either orientation may follow each other every T = N / `weight_rows`
-    cycles, with a single shadow and without weights that travel through the elements: piece p of row k is written
-    k + p * T cycles after the swap has entered the array. This is at least one cycle before the swap reaches the piece,
-    and by then, every swap that entered at least T cycles earlier has left it.
+    and copies the shadow weight to the active one, diagonal by diagonal. The shadow is written over `weight_rows`
+    buses, which take turns tile by tile and carry one row of a tile (column of a transposed tile) per cycle. A row is
+    written in `weight_rows` pieces, so that tiles of either orientation may follow each other every T = N /
+    `weight_rows` cycles, with a single shadow and without weights that travel through the elements: piece p of row k is
+    written k + p * T cycles after the swap has entered the array. This is at least one cycle before the swap reaches
+    the piece, and by then, every swap that entered at least T cycles earlier has left it.
 
     In depthwise mode (`select` of an array row is not 0), the element in array row k and column c uses lane c of line
     `select` - 1 instead of the activation from the left. All elements of column c receive a line's lane in the same
@@ -145,7 +145,9 @@ class SystolicArray(wiring.Component):
 
     def _shadows(self, m: Module) -> list[Value]:
         """Return the shadow weights of each row of the array, one register for each piece of a row."""
-        writes = [_ShadowWrite(self, m, bus, piece) for bus in range(self.buses) for piece in range(self.buses)]
+        writes = [
+            _ShadowWrite(self, m, bus, piece) for bus in range(self.buses) for piece in range(self.buses)
+        ]
         length = self.n // self.buses
         shadows: list[Value] = []
         for k in range(self.n):

@@ -21,8 +21,8 @@ class SpReadPort(wiring.Signature):
     on, with lane 0 in the low bits) are valid SP_READ_LATENCY cycles after the grant. `ready` depends on registers
     only.
 
-    With `pairs`, a request with `pair` set reads 2 * n bytes from `addr`, a multiple of n, and `next` returns the second
-    n bytes together with `data`.
+    With `pairs`, a request with `pair` set reads 2 * n bytes from `addr`, a multiple of n, and `next` returns the
+    second n bytes together with `data`.
     """
 
     def __init__(self, config: MlaConfig, *, pairs: bool = False):

@@ -7,12 +7,18 @@ import pytest
 
 from compiler.api import compile
 from compiler.commands.commands import Command
+from compiler.initial_schedule import initial
+from compiler.initial_schedule.fit_memory import fit
+from compiler.initial_schedule.initial import initial_schedule
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
 from compiler.reference import evaluate
 from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
+from hw.config import load_target
 from hw.isa.enums import Unit
 from tests.layers.test_moves import commands_of
 from tests.support.graphs import Draft, run_on
@@ -79,3 +85,29 @@ def test_weights_are_loaded_once(size: int, steps: int, matrices: int, share: fl
     limit = size * size * (matrices / 16 + (steps - matrices) / 32)  # of the first layers by the bus
     print(f"{steps} x {size} x {size}: {cycles:,} cycles, {cycles / limit:.2f} times the limit")
     assert cycles <= 1.2 * limit + 200 * steps
+
+
+def test_weights_without_room_are_loaded_again(
+    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """An initial schedule that keeps more weights than fit is relaxed."""
+    monkeypatch.setattr(initial, "_RESIDENT", 10.0)
+    draft = Draft(rng)
+    graph = chain(draft, 2, 640, 3)
+    network, inputs = compile(graph, "n16"), draft.random_inputs()
+    assert not any(layer.kept_weights for layer in network.schedule.layers.values())
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        found = run_on(device, network, inputs)
+    assert all(np.array_equal(array, evaluate(graph, inputs)[name]) for name, array in found.items())
+
+
+def test_schedules_that_keep_too_many_weights_are_relaxed() -> None:
+    draft = Draft(np.random.default_rng(0))
+    graph = chain(draft, 2, 640, 3)
+    options = CompileOptions(rounding="reference")
+    model = ModelCompiler(graph, load_target("n16"), options)
+    (stage,) = model.lowered(())
+    schedule = initial_schedule(model.config, stage, ())
+    layers = {name: replace(layer, kept_weights=1 << 16) for name, layer in schedule.layers.items()}
+    relaxed, _ = fit(model.config, stage, replace(schedule, layers=layers), (0, len(layers)))
+    assert not any(layer.kept_weights for layer in relaxed.layers.values())

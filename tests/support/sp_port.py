@@ -32,7 +32,7 @@ class SpPort:
         ctx.set(self.port.ready, self._ready)
 
     def granted(self, ctx: Any) -> tuple[int, ...] | None:
-        """Return the request granted in this cycle, (addr,), (addr, pair) or (addr, data, mask), and accept the next one."""
+        """Return the request granted in this cycle, (addr), (addr, pair) or (addr, data, mask); accept the next one."""
         granted = self.waits if self._ready else None
         if self._ready:
             offered = ctx.get(self.port.valid)

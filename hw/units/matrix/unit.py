@@ -33,7 +33,8 @@ class MatrixUnit(wiring.Component):
     requests its accumulator update in cycle t + update_after(n); `done` is set done_after(n) cycles after the last step
     of a command (see hw.units.matrix.layouts). Throughput: one row per cycle, and one tile every max(rows, n) cycles,
     also across commands; with two buses for weights, one tile every max(rows, n / 2) cycles if the rows of its weights
-    are read in pairs (`WeightFetcher`). A depthwise stream of dw_len pixels takes dw_len + max(taps - 1 - dw_lead, 0) cycles.
+    are read in pairs (`WeightFetcher`). A depthwise stream of dw_len pixels takes dw_len + max(taps - 1 - dw_lead, 0)
+    cycles.
 
     Parameters
     ----------
@@ -144,7 +145,9 @@ class MatrixUnit(wiring.Component):
             self.done.eq(trail.done),
             self.zeros.eq(trail.zeros),
         ]
-        m.d.comb += issuer.feeder_ready.eq(self._feed(m, feeders, fetcher, array, row, issuer.issued & row.swap))
+        m.d.comb += issuer.feeder_ready.eq(
+            self._feed(m, feeders, fetcher, array, row, issuer.issued & row.swap)
+        )
         commands = Signal(range(ACCEPTED_MAX + 1))
         m.d.sync += commands.eq(commands + accepted - self.done)
         m.d.comb += [room.eq(commands != ACCEPTED_MAX), self.active.eq(commands != 0)]

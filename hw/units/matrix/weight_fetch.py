@@ -236,7 +236,9 @@ class WeightFetcher(wiring.Component):
                 transparent=True,
             )
             free = Signal(range(self.depth + 1), init=self.depth, name=f"free{b}")
-            write_to, read_from = (Signal(range(self.depth), name=f"{name}{b}") for name in ("write_to", "read_from"))
+            write_to, read_from = (
+                Signal(range(self.depth), name=f"{name}{b}") for name in ("write_to", "read_from")
+            )
             second, read_second = Signal(name=f"second{b}"), Signal(name=f"read_second{b}")
             writes, begins, frees = (Signal(name=f"{name}{b}") for name in ("writes", "begins", "frees"))
             multiple = self.buses > 1

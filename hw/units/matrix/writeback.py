@@ -17,6 +17,7 @@ from hw.units.matrix.layouts import (
     update_after,
 )
 
+
 class RowWriteback(wiring.Component):
     """Delay of the effects of a step: its accumulator request, its events and the completion of its command.
 
