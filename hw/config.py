@@ -41,6 +41,8 @@ class MlaConfig:
         Capacity of each unit's queue in commands.
     param_slots, table_slots : int
         Number of requantization parameter slots (n lanes each), and of tables of 256 entries.
+    weight_rows : int
+        Number of rows of weights that enter the array per cycle: 1 or 2. A tile takes n / weight_rows cycles to enter.
     line_depth : int
         Depth of each line buffer for depthwise commands, in pixels.
     fuse_rate : int
@@ -77,6 +79,7 @@ class MlaConfig:
     queue_depth: int = 4
     param_slots: int = 64
     table_slots: int = 4
+    weight_rows: int = 2
     line_depth: int = 256
     fuse_rate: int = 1
     reciprocal_units: int = 8
@@ -95,6 +98,7 @@ class MlaConfig:
                 raise InputError(f"{field.name} must be an integer, not {shown(value)}")
         self._check_set("n", (4, 8, 16, 32))
         self._check_set("fuse_rate", tuple(r for r in (1, 2, 4, 8) if r <= self.n))
+        self._check_set("weight_rows", (1, 2))
         self._check_set("serial_commands", (0, 1))
         self._check_set("pipelined", (0, 1))
         if self.pipelined and not (self.serial_commands and self.fuse_rate >= 4):
@@ -168,6 +172,11 @@ class MlaConfig:
     def sp_rows(self) -> int:
         """Number of scratchpad rows of n bytes."""
         return self.sp_bytes // self.n
+
+    @property
+    def tile_cycles(self) -> int:
+        """Minimum number of cycles from weight tile to weight tile."""
+        return self.n // self.weight_rows
 
     @property
     def acc_rows(self) -> int:

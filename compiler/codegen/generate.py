@@ -17,7 +17,7 @@ from compiler.codegen.block_streaming import (
 )
 from compiler.codegen.buffer_allocation import MemoryFullError, allocate_buffers, peak_use
 from compiler.codegen.executable import CommandStream, StageExecutable
-from compiler.codegen.linearize import accessing_layers, lifetimes, linearize
+from compiler.codegen.linearize import accessing_layers, lifetimes, linearize, share_kept_buffers
 from compiler.codegen.list_scheduler import interleave
 from compiler.codegen.semaphores import Issued, Synchronization, reach, synchronize
 from compiler.codegen.split_programs import program_cache, split_into_programs
@@ -295,6 +295,7 @@ class _Generator:
         schedules = [self.schedule.layers[layer.name] for layer in self.lowered.layers]
         each = zip(self.lowered.layers, schedules, strict=True)
         made = [self.codegen.steps(number, *pair, self.layouts) for number, pair in enumerate(each)]
+        made = share_kept_buffers(made, [not schedule.interleave for schedule in schedules])
         for number, mine in enumerate(made):
             if number - 1 in self.streamed or number - 1 in self.row_streams:
                 continue

@@ -1,11 +1,12 @@
 """Linearization of all layers' steps into one command sequence, with late loads and delayed FUSE commands."""
 
+import hashlib
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from compiler.commands.commands import CircularBuffer, Command, Tile, TileStep, cycles, unit_cycles
+from compiler.commands.commands import BufferRef, CircularBuffer, Command, Tile, TileStep, cycles, unit_cycles
 from compiler.options import DEFAULT_DRAM, DramTiming
 from hw.config import MlaConfig
 from hw.isa.enums import SEMAPHORE_MAX, Unit
@@ -38,6 +39,70 @@ def linearize(
     """
     arranger = _Arranger(steps, prefetch, after or {})
     return arranger.run(due(config, steps, list(arranger.loads()), dram))
+
+
+def share_kept_buffers(layers: Sequence[list[TileStep]], may_share: Sequence[bool]) -> list[list[TileStep]]:
+    """Let layers that keep the same data in the scratchpad use the same buffers, which the first of them loads.
+
+    Parameters
+    ----------
+    layers : sequence of list of TileStep
+        Steps of each layer, in order of execution.
+    may_share : sequence of bool
+        For each layer, True if its steps are not interleaved with those of other layers.
+
+    Returns
+    -------
+    list of list of TileStep
+        Steps of each layer; those of layers without kept buffers are the same objects.
+    """
+    known: dict[tuple, CircularBuffer] = {}
+    out = []
+    for steps, may in zip(layers, may_share, strict=True):
+        loads: dict[CircularBuffer, list[Command]] = {}
+        for command in (each for step in steps for each in step.loads):
+            if may and command.target[0].kept:
+                loads.setdefault(command.target[0], []).append(command)
+        found = {buffer: known.setdefault(_contents(buffer, each), buffer) for buffer, each in loads.items()}
+        shared = {buffer: other for buffer, other in found.items() if other is not buffer}
+        out.append([_with_buffers(step, shared) for step in steps] if shared else steps)
+    return out
+
+
+def _contents(buffer: CircularBuffer, loads: Sequence[Command]) -> tuple:
+    """Return a key that is equal for buffers with the same shape and contents; `loads` fill the buffer."""
+    sources = dict.fromkeys(ref.buffer for command in loads for ref in command.reads())
+    data = tuple(None if each.data is None else hashlib.sha256(each.data.tobytes()).digest() for each in sources)
+    numbers = {each: number for number, each in enumerate((*sources, buffer))}
+    fields = tuple(
+        (name, replace(value, buffer=numbers[value.buffer]) if isinstance(value, BufferRef) else value)  # type: ignore[arg-type]
+        for command in loads
+        for name, value in command.fields.items()
+    )
+    # Data that are not constant are the same only if they are in the same buffer.
+    return buffer.memory, buffer.size, buffer.depth, data, tuple(s for s in sources if s.data is None), fields
+
+
+def _with_buffers(step: TileStep, shared: Mapping[CircularBuffer, CircularBuffer]) -> TileStep:
+    """Return a step that uses other buffers in place of some, without the loads that fill these."""
+
+    def moved(command: Command) -> Command:
+        if not any(buffer in shared for buffer in command.buffers):
+            return command
+        fields = {
+            name: replace(value, buffer=shared.get(value.buffer, value.buffer))
+            if isinstance(value, BufferRef)
+            else value
+            for name, value in command.fields.items()
+        }
+        return Command(command.unit, command.layer, fields)
+
+    return replace(
+        step,
+        unit_cycles=None,
+        loads=[command for command in step.loads if command.target[0] not in shared],
+        matrix=[moved(command) for command in step.matrix],
+    )
 
 
 def _conflict(first: Command, second: Command) -> bool:

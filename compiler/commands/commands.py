@@ -1,6 +1,6 @@
 """Unit commands before address assignment, their normal form, and the layout of tensors between layers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -44,6 +44,8 @@ class CircularBuffer:
         Initial contents of a buffer in DRAM: weights, parameters or tables.
     family : str
         Common name of buffers that are used in rotation; empty for other buffers.
+    kept : bool
+        True if the contents stay for later layers (`share_kept_buffers`).
     transferred : tuple or None
         Cached bytes that the last commands on a buffer in DRAM transfer, with these commands.
     """
@@ -54,6 +56,7 @@ class CircularBuffer:
     depth: int = 1
     data: NDArray[np.uint8] | None = field(default=None, repr=False)
     family: str = ""
+    kept: bool = False
     transferred: "tuple[list[Command], int] | None" = field(default=None, repr=False)
 
     @property
@@ -474,11 +477,26 @@ def whole(memory: BufferMemory, name: str, h: int, w: int, c: int, slack: int = 
 _STEP = 50
 
 
+def tile_cycles(strides: Sequence[int], config: MlaConfig) -> int:
+    """Return the minimum number of cycles from weight tile to weight tile of a MATRIX command that is not depthwise.
+
+    Parameters
+    ----------
+    strides : sequence of int
+        Bytes from row to row of a tile, and those of the loops over tiles. The rows of a tile are read in pairs if
+        they are adjacent, and all tiles begin at multiples of n.
+    config : MlaConfig
+        Configuration of the machine.
+    """
+    row, *tiles = strides
+    return config.n if row != config.n or any(each % config.n for each in tiles) else config.tile_cycles
+
+
 def cycles(command: Command, config: MlaConfig) -> int:
     """Return the cycles of a command on the machine for which the command was generated.
 
-    MATRIX needs at least n cycles to shift in a tile of weights. LOAD and STORE transfer n bytes per cycle, and each
-    line begins a new beat.
+    MATRIX needs at least `tile_cycles` to shift in a tile of weights. LOAD and STORE transfer n bytes per cycle, and
+    each line begins a new beat.
     """
     if command.cycles is None:
         command.cycles = _cycles(command, config)
@@ -493,7 +511,10 @@ def _cycles(command: Command, config: MlaConfig) -> int:
         if word is not None and MATRIX_WORD.unpack(word)["dw"]:
             return get("oc_count", 1) * get("dw_len", 1)
         tiles = prod(get(f"{dim}_count", 1) for dim in ("oc", "ic", "ky", "kx"))
-        return tiles * max(get("x_count", 1) * get("y_count", 1), n)
+        least = tile_cycles(
+            [get("w_row", 0), *(get(f"w_{dim}", 0) for dim in ("oc", "ic", "ky", "kx"))], config
+        )
+        return tiles * max(get("x_count", 1) * get("y_count", 1), least)
     if command.unit == Unit.FUSE:
         return _fuse_cycles(command, [get(f"{dim}_count", 1) for dim in FUSE_DIMS], config)
     if command.unit == Unit.LOAD and LOAD_WORD.unpack(get("word", 0))["fill"]:

@@ -97,6 +97,55 @@ class TileBuffers:
         return BufferRef(self.buffer, number)
 
 
+#: End of the names of buffers whose contents stay for later layers.
+KEPT_SUFFIX = ".kept"
+
+
+class KeptTileBuffers(TileBuffers):
+    """Tiles that are loaded on demand, some of which, at even distances, have buffers of their own.
+
+    Parameters
+    ----------
+    buffer : CircularBuffer
+        Buffer for the other tiles.
+    load : callable
+        Function that returns the commands to load a tile, given its key and its address.
+    kept : int
+        Number of tiles with buffers of their own.
+    tiles : int
+        Number of all tiles.
+    number_of : callable
+        Function that returns the number of a tile, given its key.
+    """
+
+    def __init__(
+        self,
+        buffer: CircularBuffer,
+        load: Callable[[Hashable, BufferRef], list[Command]],
+        kept: int,
+        tiles: int,
+        number_of: Callable[[Hashable], int],
+    ):
+        super().__init__(buffer, load)
+        self.kept = CircularBuffer(
+            buffer.memory, f"{buffer.name}{KEPT_SUFFIX}", buffer.size, max(kept, 1), kept=True
+        )
+        self.count, self.tiles, self.number_of = kept, tiles, number_of
+        self.loaded: set[int] = set()
+
+    def get(self, key: Hashable, step: TileStep) -> BufferRef:
+        """Return the address of a tile; if the tile is not loaded, add its loads to the step."""
+        tile = self.number_of(key)
+        number, following = (at * self.count // self.tiles for at in (tile, tile + 1))
+        if number == following:
+            return super().get(key, step)
+        address = BufferRef(self.kept, number)
+        if number not in self.loaded:
+            self.loaded.add(number)
+            step.loads += self.load(key, address)
+        return address
+
+
 class _SeparateTileBuffers(TileBuffers):
     """Tiles that are loaded on demand into several buffers in turn, each of which is a buffer of one tile."""
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from compiler.codegen.executable import CommandStream
 from compiler.codegen.semaphores import Issued
-from compiler.commands.commands import Command, cycles
+from compiler.commands.commands import Command, cycles, tile_cycles
 from compiler.options import DramTiming
 from cosim.semantics.command_fields import CommandFields, unpack_fields
 from hw.config import MlaConfig
@@ -175,9 +175,12 @@ class _Simulation:
         if c.dw:
             weights, idle = c.taps * c.groups, 0
         else:
-            # Tiles follow each other after N cycles at least, but the last one only takes as many as it has rows.
+            # Tiles are at least `least` cycles apart, but the last one only takes as many as it has rows.
+            least = tile_cycles([c.w_row, c.w_oc, c.w_ic, c.w_ky, c.w_kx], self.config)
             weights = (c.k_tail or c.k_rows or n) if c.ic_count == 1 else c.k_rows or n
-            idle = max(n - c.x_count * c.y_count, 0)
+            if c.x_count * c.y_count < n:
+                weights = ceil(weights * least / n)
+            idle = max(least - c.x_count * c.y_count, 0)
         # The weights of a depthwise stream enter the array after the rows of the previous command.
         start = max(begin + _WEIGHTS + weights, self.rows[1] + (_NEXT_STREAM + weights if c.dw else 0))
         self.free[Unit.MATRIX] = self.rows[1] - 1  # while a command runs, the unit accepts one more

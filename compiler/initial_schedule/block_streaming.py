@@ -172,7 +172,7 @@ class ChannelBlockPair:
             return None
         tiles, groups = ceil_div(self.t.h, tiling.rows), ceil_div(self.blocks, group)
         tile = tiling.rows * self.t.w
-        array = tiles * group * conv.passes * max(tile, n)
+        array = tiles * group * conv.passes * max(tile, self.context.config.tile_cycles)
         drain = tiles * (tile * group + _COMMAND_CYCLES)
         slot_cycles = tiles * (array / tiles + tile * group + _RELEASE_CYCLES) / tiling.sums
         bands = tiles * (array / tiles + band_beats * self.context.beat + self.context.latency) / _BANDS

@@ -1,8 +1,8 @@
 """Relaxation of a schedule until it fits the memories.
 
 Prefetching is reduced first. Then interleaving is dropped, parameters of normalizations are loaded in parts, and double
-buffering is dropped. Last, tensors are moved from the
-scratchpad to DRAM, and then tiles are halved.
+buffering is dropped. Last, weights that stay for later layers and then tensors are moved from the scratchpad to DRAM,
+and then tiles are halved.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from compiler.codegen.buffer_allocation import MemoryFullError
 from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.codegen.generate import LayerCodegen, generate
 from compiler.commands.commands import BufferMemory
+from compiler.commands.tile_buffers import KEPT_SUFFIX
 from compiler.layers.norm import NormLayer
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import DEFAULT_DRAM, DramTiming
@@ -59,6 +60,8 @@ def fit(
             kept = [producers[name] for name in error.buffers if name in producers]
             kept = [layer for layer in kept if layers[layer].on_chip and error.memory == BufferMemory.SP]
             split = [layer for layer in here if layers[layer].split_last_tile]
+            weights = [name for name, each in layers.items() if each.kept_weights]
+            weights = weights if any(name.endswith(KEPT_SUFFIX) for name in error.buffers) else []
             double = [layer for layer in here if layers[layer].param_buffers > 1]
             if split and (error.memory == BufferMemory.ACC or not ahead):
                 layers |= {
@@ -74,6 +77,8 @@ def fit(
                 }
             elif error.memory == BufferMemory.SLOT and not ahead and double:
                 layers |= {layer: replace(layers[layer], param_buffers=1) for layer in double}
+            elif not ahead and weights:
+                layers |= {layer: replace(layers[layer], kept_weights=0) for layer in weights}
             elif not ahead and not kept:
                 halved = _halved_tiles(lowered, layers, here)
                 if error.memory not in (BufferMemory.SP, BufferMemory.ACC) or not halved:

@@ -3,6 +3,9 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
+from hashlib import sha256
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -78,6 +81,11 @@ _MAX_OVERLAPPED_LAYERS = 2
 _FUSE_ONLY_SHARE, _OTHER_SHARE = (0.3, 0.5), (0.6, 0.25)
 #: Relative gain in estimated cycles from which a convolution and a depthwise convolution stream channel blocks.
 _MIN_STREAMING_GAIN = 0.05
+#: Shares of the weights of several layers that may stay in the scratchpad. Tiles that stay and others alternate, so
+#: simple ratios give short loops.
+_KEPT_SHARES = (1.0, 3 / 4, 2 / 3, 1 / 2, 1 / 3, 1 / 4)
+#: Minimum and maximum cycles of MATRIX for a tile of such weights, and number of buffers for those that do not stay.
+_MIN_KEPT_TILE, _MAX_KEPT_TILE, _STREAMED_TILES = 128, 512, 4
 #: Maximum number of networks whose tilings are cached.
 _MAX_KNOWN_NETWORKS = 8
 #: Number of preceding independent layers that may run concurrently with a layer that uses only FUSE.
@@ -143,6 +151,8 @@ def estimates(
     for number in _beside_copies(residents, found):
         cycles, schedule = found[number]
         found[number] = cycles, replace(schedule, interleave=True)
+    for group in residents.same_weights if residents.kept_share else ():
+        _keep_weights(group, residents.kept_share, lowered, contexts, found)
     return {layer.name: best for layer, best in zip(lowered.layers, found, strict=True)}
 
 
@@ -362,8 +372,75 @@ def _memory_share(
     )
 
 
+class _SameWeights(NamedTuple):
+    """Layers with the same weights, whose loads would delay them, and the bytes of the weights."""
+
+    layers: tuple[int, ...]
+    bytes: int
+
+
+def _same_weights(config: MlaConfig, lowered: LoweredNetwork) -> list[_SameWeights]:
+    """Return groups of layers with so few rows that MATRIX takes less time for a tile of weights than LOAD."""
+    groups: dict[tuple, list[int]] = {}
+    for number, layer in enumerate(lowered.layers):
+        if isinstance(layer, ConvLayer) and layer.groups == 1:
+            y = layer.shapes[layer.y]
+            if y.h * y.w < config.n:
+                key = layer.weights.shape, layer.weights.dtype.str, sha256(layer.weights.tobytes()).digest()
+                groups.setdefault(key, []).append(number)
+    out = []
+    for numbers in groups.values():
+        if len(numbers) > 1:
+            out_c, *inner = lowered.layers[numbers[0]].weights.shape  # type: ignore[attr-defined]
+            out.append(_SameWeights(tuple(numbers), -(-out_c // config.n) * config.n * prod(inner)))
+    return out
+
+
+def _keep_weights(
+    group: _SameWeights,
+    share: float,
+    lowered: LoweredNetwork,
+    contexts: Sequence[TilingContext],
+    found: list[tuple[float, LayerSchedule]],
+) -> None:
+    """Change the schedules of layers with the same weights so that a share of their tiles stays in the scratchpad.
+
+    The tiles take long enough for the sequencer to issue the commands of the next one.
+    """
+    layers = [number for number in group.layers if not found[number][1].interleave]
+    if len(layers) < 2:
+        return
+    context, layer = contexts[layers[0]], lowered.layers[layers[0]]
+    assert isinstance(layer, ConvLayer)
+    config, (out_c, *taps, in_c) = context.config, layer.weights.shape
+    blocks, k_blocks = -(-out_c // config.n), -(-in_c // config.n)
+    deep = prod(taps) * config.tile_cycles
+    depth = min(k_blocks, max(_MAX_KEPT_TILE // deep, 1))
+    columns = min(blocks, max(_MIN_KEPT_TILE // (deep * depth), 1))
+    tiles = -(-blocks // columns) * -(-k_blocks // depth)
+    saved, array = share * group.bytes / config.n * context.beat, layer.macs / config.n**2
+    for number in layers:
+        cycles, schedule = found[number]
+        if number != layers[0]:
+            cycles = max(cycles - saved, min(cycles, array))
+        found[number] = (
+            cycles,
+            replace(
+                schedule,
+                columns=columns,
+                depth=depth,
+                param_blocks=columns * max(schedule.param_blocks // columns, 1),
+                w_buffers=min(schedule.w_buffers, _STREAMED_TILES),
+                kept_weights=int(share * tiles),
+            ),
+        )
+
+
 class _Residents:
-    """Tensors that stay in the scratchpad, chosen so that tensors live at the same time fit together."""
+    """Tensors that stay in the scratchpad, chosen so that tensors live at the same time fit together.
+
+    The rest of their share is for the weights that several layers use.
+    """
 
     def __init__(self, config: MlaConfig, lowered: LoweredNetwork, streams: Iterable[int], share: float):
         self.config, self.lowered = config, lowered
@@ -400,10 +477,30 @@ class _Residents:
             first, last = self.life[root]
             self._begun[first] += self.size[root]
             self._ended[last + 1] += self.size[root]
+        self.same_weights = _same_weights(config, lowered)
+        needed = np.zeros(count)
+        for group in self.same_weights:
+            needed[group.layers[0] : group.layers[-1] + 1] += group.bytes
+        share = next((share for share in _KEPT_SHARES if (held + share * needed <= budget).all()), 0.0)
         self._begun, self._ended = np.cumsum(self._begun), np.cumsum(self._ended)
+        #: Share of the weights of several layers that stays in the scratchpad.
+        self.kept_share = 0.0
+        self._keep(share if self.same_weights else 0.0)
+
+    def _keep(self, share: float) -> None:
+        """Add a share to that of the weights that stay in the scratchpad."""
+        self.kept_share += share
+        for layers, size in self.same_weights:
+            self._begun[layers[0] :] += int(share * size)
+            self._ended[layers[-1] + 1 :] += int(share * size)
 
     def evict(self, layer: int) -> bool:
-        """Move the largest tensor that is live at a layer to DRAM; return False if there is none."""
+        """Load weights for each layer again or, if no weights stay in the scratchpad, move the largest tensor that is
+        live at a layer to DRAM; return False if there is none.
+        """
+        if self.kept_share:
+            self._keep(-self.kept_share)
+            return True
         live = [root for root in self.inside if self.life[root][0] <= layer <= self.life[root][1]]
         if live:
             root = max(live, key=lambda root: (self.size[root], root))

@@ -180,6 +180,7 @@ identity(
     "queue_depth",
     "param_slots",
     "table_slots",
+    "weight_rows",
     "line_depth",
     "fuse_rate",
     "reciprocal_units",
@@ -190,7 +191,7 @@ identity(
     "windows",
     "serial_commands",
     "pipelined",
-    added=("reciprocal_units",),
+    added=("weight_rows", "reciprocal_units"),
 )(MlaConfig)
 identity("Unit", "LOAD", "MATRIX", "FUSE", "STORE")(Unit)
 identity("Space", "SP", "PARAM", "TABLE")(Space)

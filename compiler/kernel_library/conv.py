@@ -104,7 +104,8 @@ def _estimate(config: MlaConfig, conv: Conv, blocks: int, th: int, nt: int) -> i
     bands, steps = ceil_div(conv.out_h, th), ceil_div(conv.out_h, th) * ceil_div(blocks, nt)
     last = conv.out_h - (bands - 1) * th
     per_tile = taps * ceil_div(conv.in_c, n)
-    array = blocks * per_tile * ((bands - 1) * max(th * conv.out_w, n) + max(last * conv.out_w, n))
+    least = config.tile_cycles
+    array = blocks * per_tile * ((bands - 1) * max(th * conv.out_w, least) + max(last * conv.out_w, least))
     weights = taps * conv.in_c + 9
     band = _band_rows(conv, th) * ceil_div(conv.in_w * conv.in_c, n)
     bus = bands * (band + blocks * weights) + conv.out_h * conv.out_w * blocks

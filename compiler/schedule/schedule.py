@@ -18,7 +18,7 @@ _MAX_SIZE = 1 << 24
 #: Size that stands for a layer's whole extent, such as the width of a strip that includes all columns.
 ALL_COLUMNS = 1 << 16
 #: Fields that may be 0.
-_MAY_BE_NONE = ("prefetch", "stream_channel_blocks", "stream_row_blocks")
+_MAY_BE_NONE = ("prefetch", "stream_channel_blocks", "stream_row_blocks", "kept_weights")
 
 #: Names of the fields in documents of version 2, in order.
 _NAMES = (
@@ -48,6 +48,7 @@ _NAMES = (
     "own_counter_tag",
     "strip_width",
     "stream_row_blocks",
+    "kept_weights",
 )
 
 
@@ -79,7 +80,8 @@ _NAMES = (
     "counted",
     "strip_width",
     "stream_row_blocks",
-    added=("strip_width", "stream_row_blocks"),
+    "kept_weights",
+    added=("strip_width", "stream_row_blocks", "kept_weights"),
 )
 @dataclass(frozen=True, kw_only=True)
 class LayerSchedule:
@@ -146,6 +148,10 @@ class LayerSchedule:
         For a matrix product whose result is read only by a softmax, or a softmax that is read only by a matrix product:
         number of blocks of `rows` rows of the result, as many as a tile of the product has, that the scratchpad holds
         at a time, with both layers interleaved by blocks; 0 to hold the whole result.
+    kept_weights : int
+        Number of tiles of the weights of a convolution or dense layer that have buffers of their own, in addition to
+        `w_buffers`. Later layers with the same weights and as many such tiles use these buffers without loading them
+        again; all these layers must not be interleaved.
     """
 
     rows: int = 1 << 16
@@ -174,6 +180,7 @@ class LayerSchedule:
     own_counter_tag: bool = True
     strip_width: int = ALL_COLUMNS
     stream_row_blocks: int = 0
+    kept_weights: int = 0
 
     def __post_init__(self) -> None:
         values = self.__dict__

@@ -5,6 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
+from hw.lib.ram import Ram
 
 
 def skew(m: Module, name: str, lanes: list[Value], enable: Value) -> list[Value]:
@@ -51,11 +52,12 @@ class SystolicArray(wiring.Component):
     has no flow control, and bubbles carry undefined values.
 
     Each element holds two weights: the one in use and a shadow. `swap` precedes the first row of a tile by one cycle
-    and copies the shadow weight to the active one, diagonal by diagonal. The shadow is written over a bus: row k of a
-    tile (column c of a transposed tile) is written k (or c) cycles after the swap has entered the array. This is one
-    cycle before the swap reaches that row (column); by then, every swap that entered at least N cycles earlier has left
-    it. Tiles of either orientation may therefore follow each other every N cycles, with a single shadow and without
-    weights that travel through the elements.
+    and copies the shadow weight to the active one, diagonal by diagonal. The shadow is written over `weight_rows`
+    buses, which take turns tile by tile and carry one row of a tile (column of a transposed tile) per cycle. A row is
+    written in `weight_rows` pieces, so that tiles of either orientation may follow each other every T = N /
+    `weight_rows` cycles, with a single shadow and without weights that travel through the elements: piece p of row k is
+    written k + p * T cycles after the swap has entered the array. This is at least one cycle before the swap reaches
+    the piece, and by then, every swap that entered at least T cycles earlier has left it.
 
     In depthwise mode (`select` of an array row is not 0), the element in array row k and column c uses lane c of line
     `select` - 1 instead of the activation from the left. All elements of column c receive a line's lane in the same
@@ -67,7 +69,7 @@ class SystolicArray(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Machine configuration; uses `n`.
+        Machine configuration; uses `n`, `weight_rows`.
 
     Members
     -------
@@ -81,17 +83,17 @@ class SystolicArray(wiring.Component):
         High if the row that enters in the next cycle is the first row of a tile.
     select : In(2 * n)
         For each array row, 0 if the row uses no line, else 1 + the index of its line; sampled with `swap`.
-    weights : In(9 * n)
-        One row or column of a tile.
-    write_row, write_column : In(n)
-        One-hot row or column of the shadows that stores `weights`; row (column) i of a tile is written i cycles after
+    weights{b} : In(9 * n)
+        One row or column of a tile on bus b.
+    write_row{b}, write_column{b} : In(n)
+        One-hot row or column of the shadows that stores `weights{b}`; row (column) i of a tile arrives i cycles after
         its `swap`.
     psum : Out(32 * n)
         Completed sums of a row, one per column.
     """
 
     def __init__(self, config: MlaConfig):
-        self.n = config.n
+        self.n, self.buses = config.n, config.weight_rows
         operands = OPERAND_BITS * config.n
         super().__init__(
             {
@@ -102,9 +104,9 @@ class SystolicArray(wiring.Component):
                 "live": In(1),
                 "swap": In(1),
                 "select": In(2 * config.n),
-                "weights": In(operands),
-                "write_row": In(config.n),
-                "write_column": In(config.n),
+                **{f"weights{b}": In(operands) for b in range(self.buses)},
+                **{f"write_row{b}": In(config.n) for b in range(self.buses)},
+                **{f"write_column{b}": In(config.n) for b in range(self.buses)},
                 "psum": Out(32 * config.n),
             }
         )
@@ -141,21 +143,29 @@ class SystolicArray(wiring.Component):
         m.d.comb += self.psum.eq(deskew(m, "psum", [s.as_unsigned() for s in sums]))
         return m
 
-    def _shadows(self, m: Module) -> list[Signal]:
-        """Return the shadow weights, one register for each row of the array."""
-        columns = Signal(OPERAND_BITS * self.n)
-        m.d.comb += columns.eq(Cat(bit.replicate(OPERAND_BITS) for bit in self.write_column))
-        by_column = Signal()
-        m.d.comb += by_column.eq(self.write_column.any())
-        shadows = []
+    def _shadows(self, m: Module) -> list[Value]:
+        """Return the shadow weights of each row of the array, one register for each piece of a row."""
+        writes = [
+            _ShadowWrite(self, m, bus, piece) for bus in range(self.buses) for piece in range(self.buses)
+        ]
+        length = self.n // self.buses
+        shadows: list[Value] = []
         for k in range(self.n):
-            shadow = Signal(OPERAND_BITS * self.n, name=f"shadow{k}", reset_less=True)
-            spread = self.weights.word_select(k, OPERAND_BITS).replicate(self.n)
-            with m.If(self.write_row[k]):
-                m.d.sync += shadow.eq(self.weights)
-            with m.Elif(by_column):
-                m.d.sync += shadow.eq((shadow & ~columns) | (spread & columns))
-            shadows.append(shadow)
+            pieces = []
+            for piece in range(self.buses):
+                shadow = Signal(OPERAND_BITS * length, name=f"shadow{k}_{piece}", reset_less=True)
+                for write in writes:
+                    # A piece of a row covers columns of the array, and a piece of a column covers rows.
+                    if write.piece == piece:
+                        with m.If(write.row[k]):
+                            m.d.sync += shadow.eq(write.weights)
+                    if write.piece == k // length:
+                        columns = write.columns[piece]
+                        spread = write.weights.word_select(k % length, OPERAND_BITS).replicate(length)
+                        with m.If(columns.any()):
+                            m.d.sync += shadow.eq((shadow & ~columns) | (spread & columns))
+                pieces.append(shadow)
+            shadows.append(Cat(pieces))
         return shadows
 
     def _control(self, m: Module) -> tuple[list[Signal], list[Signal]]:
@@ -171,6 +181,67 @@ class SystolicArray(wiring.Component):
             previous, swap = select, swaps[d]
             selects.append(select)
         return list(swaps), selects
+
+
+class _ShadowWrite:
+    """Write of one piece of a row or column to the shadows, delayed by `piece` times the distance of tiles.
+
+    Parameters
+    ----------
+    array : SystolicArray
+        Array whose bus is written.
+    m : Module
+        Module that the delay is added to.
+    bus, piece : int
+        Bus that brings the row, and index of the piece.
+
+    Attributes
+    ----------
+    weights : Value
+        Weights of the piece.
+    row : Value
+        One-hot row to write, or 0.
+    columns : list of Value
+        For each piece of a row, mask of its bits in the column to write, or 0.
+    """
+
+    def __init__(self, array: SystolicArray, m: Module, bus: int, piece: int):
+        length = array.n // array.buses
+        self.piece = piece
+        self.weights = getattr(array, f"weights{bus}").word_select(piece, OPERAND_BITS * length)
+        self.row, column = getattr(array, f"write_row{bus}"), getattr(array, f"write_column{bus}")
+        if piece:
+            column = self._delay(m, f"write{bus}_{piece}", column, piece * length)
+        self.columns = []
+        for i in range(array.buses):
+            bits = Signal(OPERAND_BITS * length, name=f"columns{bus}_{piece}_{i}")
+            m.d.comb += bits.eq(
+                Cat(bit.replicate(OPERAND_BITS) for bit in column[i * length : (i + 1) * length])
+            )
+            self.columns.append(bits)
+
+    def _delay(self, m: Module, name: str, column: Value, cycles: int) -> Value:
+        """Delay `weights` and `row`, and return the delayed `column`.
+
+        The rows of a tile arrive in order without a gap, so their numbers are counted again instead of being delayed.
+        """
+        busy = Signal(cycles, name=f"{name}_busy")
+        position = Signal(len(column), init=1, name=f"{name}_position")
+        now = Signal(range(cycles), name=f"{name}_now")
+        m.submodules[name] = ring = Ram(width=len(self.weights) + 1, depth=cycles, comb=True)
+        by_column = ring.r0_data[-1]
+        m.d.sync += [busy.eq(Cat(self.row.any() | column.any(), busy)), now.eq(now + 1)]
+        with m.If(busy[-1]):
+            m.d.sync += position.eq(position.rotate_left(1))
+        m.d.comb += [
+            ring.w_en.eq(1),
+            ring.w_addr.eq(now),
+            ring.r0_addr.eq(now),
+            ring.w_data.eq(Cat(self.weights, column.any())),
+        ]
+        self.weights = ring.r0_data[:-1]
+        self.row = Mux(busy[-1] & ~by_column, position, 0)
+        return Mux(busy[-1] & by_column, position, 0)
 
 
 def _lanes(row: Signal) -> list:

@@ -20,9 +20,12 @@ class SpReadPort(wiring.Signature):
     scratchpad while `waits` is high; it is granted in a cycle with `waits & ready`. `data` (n bytes from byte `addr`
     on, with lane 0 in the low bits) are valid SP_READ_LATENCY cycles after the grant. `ready` depends on registers
     only.
+
+    With `pairs`, a request with `pair` set reads 2 * n bytes from `addr`, a multiple of n, and `next` returns the
+    second n bytes together with `data`.
     """
 
-    def __init__(self, config: MlaConfig):
+    def __init__(self, config: MlaConfig, *, pairs: bool = False):
         super().__init__(
             {
                 "valid": Out(1),
@@ -30,6 +33,7 @@ class SpReadPort(wiring.Signature):
                 "ready": In(1),
                 "waits": In(1),
                 "data": In(8 * config.n),
+                **({"pair": Out(1), "next": In(8 * config.n)} if pairs else {}),
             }
         )
 

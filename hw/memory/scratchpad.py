@@ -32,6 +32,8 @@ class SpAccess:
         Prefix of the signals' names.
     addr : Value
         Byte address; bits beyond the size of the memory are ignored.
+    pair : Value
+        Set if the access needs the row after the row of `addr`, too.
 
     Attributes
     ----------
@@ -39,6 +41,8 @@ class SpAccess:
         Position of the first byte in its row.
     odd : Value
         Set if the row of the first byte is in the odd half.
+    pair : Value
+        The parameter.
     bank : Value
         Bank of the first byte.
     index : tuple of Signal
@@ -49,21 +53,22 @@ class SpAccess:
         For the even and for the odd half, one bit for each bank: set if the access needs this half of the bank.
     """
 
-    def __init__(self, m: Module, config: MlaConfig, name: str, addr: Value):
+    def __init__(self, m: Module, config: MlaConfig, name: str, addr: Value, pair: Value):
+        self.pair = pair
         lane_bits = (config.n - 1).bit_length()
         pair_bits = (config.sp_rows // 2 - 1).bit_length()
         self.offset = addr[:lane_bits]
         self.odd = addr[lane_bits]
-        pair = addr[lane_bits + 1 : lane_bits + 1 + pair_bits]
+        word = addr[lane_bits + 1 : lane_bits + 1 + pair_bits]
         self._bank_bits = (config.sp_banks - 1).bit_length()
-        self.bank = pair[-self._bank_bits :]
+        self.bank = word[-self._bank_bits :]
         self._split(tuple(Signal(pair_bits, name=f"{name}_index_{half}") for half in ("even", "odd")))
         self.want = tuple(Signal(config.sp_banks, name=f"{name}_want_{half}") for half in ("even", "odd"))
         crosses = Signal(name=f"{name}_crosses")
         m.d.comb += [
-            crosses.eq(self.offset.any()),
-            self.index[0].eq(pair + self.odd),
-            self.index[1].eq(pair),
+            crosses.eq(self.offset.any() | pair),
+            self.index[0].eq(word + self.odd),
+            self.index[1].eq(word),
             self.want[0].eq(Mux(~self.odd | crosses, 1 << self.banks[0], 0)),
             self.want[1].eq(Mux(self.odd | crosses, 1 << self.banks[1], 0)),
         ]
@@ -76,9 +81,9 @@ class SpAccess:
     def held(self, m: Module, name: str, take: Value) -> "SpAccess":
         """Return a copy whose signals are registers with names that begin with `name`, loaded while `take` is high."""
         later = copy(self)
-        later.offset, later.odd, later.bank = (
+        later.offset, later.odd, later.pair, later.bank = (
             enable_register(m, f"{name}_{part}", getattr(self, part), take)
-            for part in ("offset", "odd", "bank")
+            for part in ("offset", "odd", "pair", "bank")
         )
         later._split(
             tuple(enable_register(m, f"{name}_index_{h}", v, take) for h, v in enumerate(self.index))
@@ -108,8 +113,8 @@ class SpReadLane(wiring.Component):
         Banks that contain the words of the access.
     even, odd : In
         Words read by the banks, with bank 0 in the low bits, one cycle after `capture`.
-    data : Out
-        The n bytes from the requested address on.
+    data, next : Out
+        The n bytes from the requested address on, and the row after them if the address is a multiple of n.
     """
 
     def __init__(self, config: MlaConfig):
@@ -125,6 +130,7 @@ class SpReadLane(wiring.Component):
                 "even": words,
                 "odd": words,
                 "data": Out(8 * config.n),
+                "next": Out(8 * config.n),
             }
         )
 
@@ -133,12 +139,13 @@ class SpReadLane(wiring.Component):
         n = self._config.n
         lane_bits = (n - 1).bit_length()
         offset, offset_2 = Signal(lane_bits), Signal(lane_bits)
-        odd, captured = Signal(), Signal()
+        odd, odd_2, captured = Signal(), Signal(), Signal()
         from_even = Signal(n)
         banks = tuple(Signal(self._bank_bits, name=f"bank_{half}") for half in ("even", "odd"))
         m.d.sync += [
             Cat(offset, odd).eq(self.addr[: lane_bits + 1]),
             offset_2.eq(offset),
+            odd_2.eq(odd),
             from_even.eq(Cat(offset <= j for j in range(n)) ^ odd.replicate(n)),
             banks[0].eq(self.even_bank),
             banks[1].eq(self.odd_bank),
@@ -160,6 +167,7 @@ class SpReadLane(wiring.Component):
                 Cat(Mux(from_even[j], even.word_select(j, 8), odd_word.word_select(j, 8)) for j in range(n))
             ),
             self.data.eq(rotate_right(m, "rotated", merged, offset_2, n)),
+            self.next.eq(Mux(odd_2, even, odd_word)),
         ]
         return m
 
@@ -204,14 +212,18 @@ class Scratchpad(wiring.Component):
     fuse_write, load_write : In(SpWritePort)
         Write ports, highest priority first.
     events : Out(SP_EVENTS)
-        Counts of accesses granted and refused in the previous cycle, by the bank of their first byte.
+        Counts of accesses granted and refused in the previous cycle, by the bank of their first byte; a read of a pair
+        of rows counts twice.
     """
 
     def __init__(self, config: MlaConfig):
         self._config = config
         super().__init__(
             {
-                **{name: In(SpReadPort(config)) for name in READERS},
+                **{
+                    name: In(SpReadPort(config, pairs=name == "weight" and config.weight_rows > 1))
+                    for name in READERS
+                },
                 **{name: In(SpWritePort(config)) for name in WRITERS},
                 "events": Out(SP_EVENTS),
             }
@@ -241,6 +253,8 @@ class Scratchpad(wiring.Component):
                 lane.odd.eq(Cat(ram.r0_data for ram in rams[1])),
                 port.data.eq(lane.data),
             ]
+            if "pair" in port.signature.members:
+                m.d.comb += port.next.eq(lane.next)
         self._count(m, reads, writes)
         return m
 
@@ -249,7 +263,9 @@ class Scratchpad(wiring.Component):
         port = getattr(self, name)
         with m.If(port.ready):
             m.d.sync += port.waits.eq(port.valid)
-        return SpAccess(m, self._config, name, port.addr).held(m, f"{name}_held", port.valid & port.ready)
+        pair = port.pair if "pair" in port.signature.members else Const(0)
+        access = SpAccess(m, self._config, name, port.addr, pair)
+        return access.held(m, f"{name}_held", port.valid & port.ready)
 
     def _hold_row(self, m: Module, name: str) -> tuple[Signal, Signal]:
         """Return the data and the mask of the write that waits in the registers of a port."""
@@ -355,8 +371,12 @@ class Scratchpad(wiring.Component):
                 port = getattr(self, name)
                 happens = port.waits & (~port.ready if kind == "conflicts" else port.ready)
                 one = Signal(width * banks, name=f"{name}_{kind}")
+                rows = Mux(access.pair, 2, 1) if kind == "reads" else Const(1, 2)
                 m.d.sync += one.eq(
-                    Cat(Cat(happens & (access.bank == b), Const(0, width - 1)) for b in range(banks))
+                    Cat(
+                        Cat(Mux(happens & (access.bank == b), rows, 0), Const(0, width - 2))
+                        for b in range(banks)
+                    )
                 )
                 partial = Signal(width * banks, name=f"{name}_{kind}_total")
                 m.d.comb += partial.eq(total + one)

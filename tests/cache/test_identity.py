@@ -68,7 +68,7 @@ STABLE = {
     "LayerSchedule": (
         "rows band width columns depth slots slot_buffers order x_buffers w_buffers y_buffers acc_buffers "
         "fold strips together prefetch on_chip overlap common_scale ramp taper planes joined counted strip_width "
-        "stream_row_blocks"
+        "stream_row_blocks kept_weights"
     ),
     "Limits": "sp_bytes acc_bytes dram_bytes",
     "MatmulLayer": (
@@ -77,8 +77,8 @@ STABLE = {
     "Measurement": "cycles layers energy_uj dram_bytes exact floor test_inputs",
     "MlaConfig": (
         "n sp_bytes acc_bytes sp_banks acc_banks wis_words segments opcodes candidates queue_depth "
-        "param_slots table_slots line_depth fuse_rate reciprocal_units tags loop_depth call_depth max_burst windows "
-        "serial_commands pipelined"
+        "param_slots table_slots weight_rows line_depth fuse_rate reciprocal_units tags loop_depth call_depth "
+        "max_burst windows serial_commands pipelined"
     ),
     "MoveLayer": "name nodes ops x y shapes macs batch copies constants",
     "NetworkState": "input output initial",

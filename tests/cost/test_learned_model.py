@@ -6,6 +6,7 @@ import random
 import time
 from dataclasses import replace
 from itertools import count
+from math import prod
 from pathlib import Path
 
 import lightgbm
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from compiler.commands.commands import cycles
+from compiler.commands.commands import Command, cycles
 from compiler.cost.learned.features import NAMES, FeatureRow, RowMaker, rows_of
 from compiler.cost.learned.model import (
     SHIPPED,
@@ -28,6 +29,7 @@ from compiler.cost.learned.model import (
     train,
     train_spread,
 )
+from compiler.layers.conv.tile_model import DRAIN_COMMAND_CYCLES, SHIFT_CYCLES
 from compiler.layers.registry import kind_of
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines, simulate_pipeline
 from compiler.options import CompileOptions, DramTiming
@@ -80,8 +82,18 @@ def test_beats_of_lines(width: int, pitch: int) -> None:
     assert lines(many, width, pitch, n) == pytest.approx(wanted)
 
 
+def _waits(command: Command) -> int:
+    """Return the cycles for which few rows of a command may wait for the weights of the tiles after the first."""
+    get = {name: value for name, value in command.fields.items() if isinstance(value, int)}.get
+    rows = get("x_count", 1) * get("y_count", 1)
+    tiles = prod(get(f"{dim}_count", 1) for dim in ("kx", "ky", "ic", "oc"))
+    return tiles * max(N16.config.n + SHIFT_CYCLES - max(rows, N16.config.tile_cycles), 0)
+
+
 def test_work_of_flows_equals_that_of_the_commands() -> None:
-    """The MATRIX and FUSE work predicted for a schedule equals the sum over the generated commands."""
+    """The MATRIX and FUSE work predicted for a schedule equals the sum over the generated commands, except for waits
+    for weights.
+    """
     seed, checked = 7, 0
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -100,11 +112,17 @@ def test_work_of_flows_equals_that_of_the_commands() -> None:
         if flow.count > 32:
             continue
         found = simulate_pipeline(flow, 1.0, 100)
-        counted = dict.fromkeys(Unit, 0)
+        counted, waits = dict.fromkeys(Unit, 0), 0
         for command in record.streams[0].commands:
             counted[command.unit] += cycles(command, N16.config)
-        assert found.array == pytest.approx(counted[Unit.MATRIX], rel=0.02), (point, schedule)
-        assert found.fuse == pytest.approx(counted[Unit.FUSE], rel=0.05), (point, schedule)
+            waits += _waits(command) if command.unit == Unit.MATRIX else 0
+        matrix = counted[Unit.MATRIX]
+        assert 0.98 * matrix <= found.array <= 1.02 * matrix + waits, (point, schedule)
+        if waits:  # outputs of several rows share blocks, which many short commands drain
+            fuse = sum(command.unit == Unit.FUSE for command in record.streams[0].commands)
+            assert found.fuse <= 1.05 * counted[Unit.FUSE] + DRAIN_COMMAND_CYCLES * fuse, (point, schedule)
+        else:
+            assert found.fuse == pytest.approx(counted[Unit.FUSE], rel=0.05), (point, schedule)
         checked += 1
     assert checked > 20
 

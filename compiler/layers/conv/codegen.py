@@ -11,8 +11,8 @@ from compiler.commands.tile_buffers import (
     BufferRotation,
     CodegenContext,
     ColumnStrip,
+    KeptTileBuffers,
     SharedRows,
-    TileBuffers,
     column_strips,
     pieces,
     row_groups,
@@ -138,7 +138,8 @@ class ConvSteps:
         tiles = ceil_div(self.blocks, self.columns) * k_pieces
         size = self.columns * self.w_part + sum(self.w_shared) - self.w_block + self._weight_padding()
         w_buffer = CircularBuffer(BufferMemory.SP, f"{name}.w", size, min(schedule.w_buffers, tiles))
-        self.w = TileBuffers(w_buffer, self._load_w)
+        kept = min(schedule.kept_weights, tiles)
+        self.w = KeptTileBuffers(w_buffer, self._load_w, kept, tiles, self._number_of)
         self.p = parameters(self.context, name, drain.padded(self.block_channels, n), self.columns)
         tiles = layer.batch * len(self.strips) * ceil_div(self.y.h, self.rows)
         self.acc = BufferRotation(
@@ -195,6 +196,11 @@ class ConvSteps:
         if depths[-1] <= n or self.k_size < self.k_blocks:
             return 0
         return max(-depth % n for depth in depths) * n
+
+    def _number_of(self, key: Hashable) -> int:
+        """Return the number of a tile of weights."""
+        block, k = key  # type: ignore[misc]
+        return block // self.columns * ceil_div(self.k_blocks, self.k_size) + k // self.k_size
 
     def _load_w(self, key: Hashable, address: BufferRef) -> list[Command]:
         block, k = key  # type: ignore[misc]

@@ -207,9 +207,9 @@ class _Cut:
     def _passes(self, groups: int, strips: int, rows: int, least: int = 0) -> float:
         """Return the cycles of MATRIX for groups of rows with some passes over strips, or over image rows.
 
-        Each pass takes at least `least` cycles, or N.
+        Each pass takes at least `least` cycles, or those of a tile of weights.
         """
-        least = max(least, self.n)
+        least = max(least, self.context.config.tile_cycles)
         cycles = strips * max(groups * (self.y.w - self.direct), least)
         return cycles + (self.direct > 0) * rows * max(groups * self.direct, least)
 

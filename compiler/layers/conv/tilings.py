@@ -163,7 +163,7 @@ class ConvTiler:
         """Yield tilings with complete sums, and with partial sums if complete sums do not fit or delay the array."""
         passes = passes_per_pixel(self.layer, self.layout, self.wide.weights.shape[2], self.n)
         passes *= self.blocks / ceil_div(self.layer.group_outputs, self.n)  # of all groups that are blocks
-        array = passes * max(self.images * self.y.h * self.y.w, self.n)
+        array = passes * max(self.images * self.y.h * self.y.w, self.context.config.tile_cycles)
         enough = _SUFFICIENT_RATIO * self.groups * max(array, self.blocks * self.taps * self.in_c)
         depths = [self.k_blocks]
         if self.layout == Im2colLayout.PIXELS and not self.grouped:
@@ -374,7 +374,7 @@ class ConvTiler:
 
     def _pass(self, rows: float) -> float:
         """Return the cycles of a pass of `rows` rows through one tile of weights."""
-        return max(rows, self.n) + (_WEIGHT_DELAY_CYCLES if rows < 2 * self.n else 0)
+        return max(rows, self.context.config.tile_cycles) + (_WEIGHT_DELAY_CYCLES if rows < 2 * self.n else 0)
 
 
 def _rows_per_load(rows: int, height: int, whole: bool) -> list[int]:

@@ -28,7 +28,7 @@ class FieldSpan:
 
 
 #: Fields without words in the vocabulary, because they concern several layers; answers keep their values.
-WITHOUT_WORDS = frozenset({"stream_row_blocks"})
+WITHOUT_WORDS = frozenset({"stream_row_blocks", "kept_weights"})
 _FIELD = {
     stable: name for name, stable in identity_of(LayerSchedule).parts.items() if name not in WITHOUT_WORDS
 }

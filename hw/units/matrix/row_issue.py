@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hw.array.line_buffer import line_step_layout
 from hw.array.systolic import OPERAND_BITS, operands
 from hw.config import MlaConfig
+from hw.lib.pipeline import enable_register
 from hw.memory.ports import SP_ACT_LATENCY, SpReadPort
 from hw.units.matrix.layouts import ENTRY_AFTER, ROW_AFTER, row_layout
 
@@ -86,11 +87,15 @@ class RowIssuer(wiring.Component):
         swaps = Signal(ROW_AFTER)
         m.d.sync += swaps.eq(Cat(self.issued & row.swap, swaps))
         m.d.comb += self.swap.eq(swaps[-1])
-        with m.If(self.issued & row.swap):
+        # Tiles may be issued two cycles apart, so the lines are selected midway between issue and swap.
+        depthwise, taps = (
+            enable_register(m, f"swap_{name}", row[name], self.issued & row.swap) for name in ("dw", "taps")
+        )
+        with m.If(swaps[1]):
             for k in range(self.config.n):
                 line = Signal(2, name=f"line_of{k}")
-                m.d.comb += line.eq(1 + (row.taps <= k) + ((row.taps << 1) <= k))
-                m.d.sync += self.select[2 * k : 2 * k + 2].eq(Mux(row.dw, line, 0))
+                m.d.comb += line.eq(1 + (taps <= k) + ((taps << 1) <= k))
+                m.d.sync += self.select[2 * k : 2 * k + 2].eq(Mux(depthwise, line, 0))
 
         line_valid, line_step = Signal(), Signal(self.line_step.shape(), reset_less=True)
         m.d.sync += [line_valid.eq(self.issued & row.dw), self.line_valid.eq(line_valid)]

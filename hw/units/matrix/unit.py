@@ -1,7 +1,7 @@
 """MATRIX: the unit that contains the systolic array."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
-from amaranth.lib import wiring
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from hw.array.line_buffer import LineBuffer
@@ -32,7 +32,9 @@ class MatrixUnit(wiring.Component):
     and no earlier command is in progress. A row issued in cycle t enters the array in cycle t + ENTRY_AFTER and
     requests its accumulator update in cycle t + update_after(n); `done` is set done_after(n) cycles after the last step
     of a command (see hw.units.matrix.layouts). Throughput: one row per cycle, and one tile every max(rows, n) cycles,
-    also across commands. A depthwise stream of dw_len pixels takes dw_len + max(taps - 1 - dw_lead, 0) cycles.
+    also across commands; with two buses for weights, one tile every max(rows, n / 2) cycles if the rows of its weights
+    are read in pairs (`WeightFetcher`). A depthwise stream of dw_len pixels takes dw_len + max(taps - 1 - dw_lead, 0)
+    cycles.
 
     Parameters
     ----------
@@ -76,7 +78,7 @@ class MatrixUnit(wiring.Component):
                 "done": Out(1),
                 "zeros": Out(32),
                 "act": Out(SpReadPort(config)),
-                "weight": Out(SpReadPort(config)),
+                "weight": Out(SpReadPort(config, pairs=config.weight_rows > 1)),
                 "update": Out(AccUpdatePort(config)),
                 "events": Out(event_layout("matrix")),
                 "active": Out(1),
@@ -92,7 +94,7 @@ class MatrixUnit(wiring.Component):
         m.submodules.fetcher = fetcher = config.variant(WeightFetcher, PipelinedWeightFetcher)(config)
         m.submodules.walker = walker = RowWalker(config)
         m.submodules.issuer = issuer = RowIssuer(config)
-        m.submodules.feeder = feeder = WeightFeeder(config)
+        feeders = [WeightFeeder(config) for _ in range(config.weight_rows)]
         m.submodules.lines = lines = LineBuffer(config)
         m.submodules.array = array = SystolicArray(config)
         m.submodules.trail = trail = RowWriteback(config)
@@ -118,16 +120,9 @@ class MatrixUnit(wiring.Component):
             walker.command.eq(command),
             walker.load.eq(to_walk & walker.ready),
             issuer.tiles_ready.eq(fetcher.tiles != 0),
-            issuer.feeder_ready.eq(feeder.ready),
             fetcher.take.eq(issuer.issued & row.start),
-            fetcher.pop.eq(feeder.pop),
-            feeder.row.eq(fetcher.row),
-            feeder.start.eq(issuer.issued & row.swap),
-            feeder.rows.eq(row.rows),
-            feeder.lanes.eq(row.lanes),
-            feeder.by_column.eq(row.by_column),
-            feeder.zero_point.eq(row.w_zp),
-            feeder.unsigned.eq(row.w_unsigned),
+            fetcher.pop.eq(Cat(feeder.pop for feeder in feeders)),
+            fetcher.last.eq(Cat(feeder.last for feeder in feeders)),
             lines.valid.eq(issuer.line_valid),
             lines.step.eq(issuer.line_step),
             lines.row.eq(issuer.operands),
@@ -138,9 +133,6 @@ class MatrixUnit(wiring.Component):
             array.line1.eq(lines.line1),
             array.line2.eq(lines.line2),
             array.live.eq(lines.live),
-            array.weights.eq(feeder.weights),
-            array.write_row.eq(feeder.write_row),
-            array.write_column.eq(feeder.write_column),
             trail.issued.eq(issuer.issued),
             trail.row.eq(row),
             trail.operands.eq(issuer.operands),
@@ -153,11 +145,54 @@ class MatrixUnit(wiring.Component):
             self.done.eq(trail.done),
             self.zeros.eq(trail.zeros),
         ]
+        m.d.comb += issuer.feeder_ready.eq(
+            self._feed(m, feeders, fetcher, array, row, issuer.issued & row.swap)
+        )
         commands = Signal(range(ACCEPTED_MAX + 1))
         m.d.sync += commands.eq(commands + accepted - self.done)
         m.d.comb += [room.eq(commands != ACCEPTED_MAX), self.active.eq(commands != 0)]
         self._observe(m, fetcher=fetcher, walker=walker, issuer=issuer, trail=trail)
         return m
+
+    def _feed(
+        self,
+        m: Module,
+        feeders: list[WeightFeeder],
+        fetcher: WeightFetcher,
+        array: SystolicArray,
+        row: data.View,
+        start: Value,
+    ) -> Value:
+        """Connect the feeders, which start tiles in turn; return a value that is high if a tile may start."""
+        turn = Signal(range(len(feeders)))
+        with m.If(start):
+            m.d.sync += turn.eq(turn + 1)
+        free: Value = Const(0)
+        for b, feeder in enumerate(feeders):
+            m.submodules[f"feeder{b}"] = feeder
+            m.d.comb += [
+                feeder.row.eq(getattr(fetcher, f"row{b}")),
+                feeder.start.eq(start & (turn == b)),
+                feeder.rows.eq(row.rows),
+                feeder.lanes.eq(row.lanes),
+                feeder.by_column.eq(row.by_column),
+                feeder.zero_point.eq(row.w_zp),
+                feeder.unsigned.eq(row.w_unsigned),
+                getattr(array, f"weights{b}").eq(feeder.weights),
+                getattr(array, f"write_row{b}").eq(feeder.write_row),
+                getattr(array, f"write_column{b}").eq(feeder.write_column),
+            ]
+            free |= (turn == b) & feeder.ready
+        # A feeder alone keeps tiles apart by n cycles; different feeders also need a distance.
+        if len(feeders) == 1:
+            return free
+        distance = self.config.tile_cycles
+        wait = Signal(range(distance))
+        with m.If(start):
+            m.d.sync += wait.eq(distance - 1)
+        with m.Elif(wait != 0):
+            m.d.sync += wait.eq(wait - 1)
+        return free & (wait == 0)
 
     def _observe(
         self, m: Module, *, fetcher: WeightFetcher, walker: RowWalker, issuer: RowIssuer, trail: RowWriteback

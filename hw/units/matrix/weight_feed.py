@@ -13,7 +13,7 @@ class WeightFeeder(wiring.Component):
     """Feeder that sends n rows for each tile: the first `rows` rows from the weight buffer, and zeros for the others.
 
     Latency: for a `start` in cycle t, row i is popped in cycle t + 2 + i and is on `weights` in cycle t + 4 + i.
-    Throughput: one tile every n cycles.
+    Throughput: one tile every n cycles. The array has a feeder for each bus.
 
     Parameters
     ----------
@@ -34,8 +34,9 @@ class WeightFeeder(wiring.Component):
         Zero point and signedness of the weights.
     ready : Out(1)
         High if a tile may start.
-    pop : Out(1), row : In(8 * n)
-        Read request to the buffer, and the data that it returns in the next cycle.
+    pop, last : Out(1), row : In(8 * n)
+        Read request to the buffer, its mark for the last row of the tile, and the data that the buffer returns in the
+        next cycle.
     weights, write_row, write_column : Out
         Inputs of the systolic array: weights, and one-hot row or column to write.
     """
@@ -52,6 +53,7 @@ class WeightFeeder(wiring.Component):
                 "unsigned": In(1),
                 "ready": Out(1, init=1),
                 "pop": Out(1),
+                "last": Out(1),
                 "row": In(8 * config.n),
                 "weights": Out(OPERAND_BITS * config.n),
                 "write_row": Out(config.n),
@@ -78,7 +80,7 @@ class WeightFeeder(wiring.Component):
             m.d.sync += self.ready.eq(0)
         with m.Elif(~begin & (left != 0)):
             m.d.sync += self.ready.eq(left <= 3)
-        m.d.comb += self.pop.eq((left != 0) & (rows != 0))
+        m.d.comb += [self.pop.eq((left != 0) & (rows != 0)), self.last.eq(rows == 1)]
 
         # Properties of the tile that is being popped, and a copy one cycle later for the row that was popped.
         names = ("by_column", "zero_point", "unsigned")

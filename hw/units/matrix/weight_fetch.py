@@ -1,13 +1,13 @@
 """Weight fetcher of MATRIX, which reads tiles before they are used."""
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
-from amaranth.lib import wiring
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import command_layout
-from hw.lib.pipeline import pipeline_register, vacancy
+from hw.lib.pipeline import pipeline_register, pipeline_struct, vacancy
 from hw.lib.ram import Ram
 from hw.memory.ports import SP_READ_LATENCY, SpReadPort
 from hw.units.matrix.loop_nest import LoopNest, PipelinedLoopNest, lanes_in_use, nested_address
@@ -17,15 +17,20 @@ DIMS = ("kx", "ky", "ic", "oc")
 
 
 class WeightFetcher(wiring.Component):
-    """Fetcher that reads the weight rows of commands, one command after another, into a buffer for two tiles.
+    """Fetcher that reads the weight rows of commands, one command after another, into buffers for two tiles each.
 
-    Only rows in use are read: K rows of a normal tile, C rows of a transposed tile, and taps * groups rows of a
-    depthwise tile. A tile is available from the cycle after the grant of its last row, because rows are popped no
-    faster than they were granted, and the last row is popped no earlier than two cycles after its grant.
+    There is a buffer for each bus of the array; tiles enter the buffers in turn. Only rows in use are read: K rows of a
+    normal tile, C rows of a transposed tile, and taps * groups rows of a depthwise tile. A tile is available from the
+    cycle after the grant of its last row, because rows are popped no faster than they were granted, and the last row is
+    popped no earlier than two cycles after its grant.
+
+    With two buses, rows are read in pairs if the command has fewer than n activation rows for each tile, and its tiles
+    are stored without gaps and begin at multiples of n. Other commands need no more than one row per cycle, or their
+    rows are not in different halves of the scratchpad.
 
     Latency: the weights of a command accepted in cycle c are read from cycle c + 1 on, and the read of the first row is
-    granted in c + 2. A row granted in cycle g can be popped from cycle g + 2 on. Throughput: one row per cycle, without
-    a gap between commands.
+    granted in c + 2. A row granted in cycle g can be popped from cycle g + 2 on. Throughput: one row or pair of rows
+    per cycle, without a gap between commands.
 
     Parameters
     ----------
@@ -45,33 +50,34 @@ class WeightFetcher(wiring.Component):
         Number of available tiles that have not been taken.
     take : In(1)
         Take a tile; its rows must then be popped.
-    pop : In(1)
-        Pop a row, which is then on `row` in the next cycle.
-    row : Out(8 * n)
-        Weight row that was popped.
+    pop, last : In(buses)
+        Bit b pops a row of buffer b, and marks it as the last row of its tile.
+    row{b} : Out(8 * n)
+        Row popped from buffer b in the previous cycle.
     """
 
     def __init__(self, config: MlaConfig):
-        self.config, self.n = config, config.n
-        self.rows = 2 * config.n
+        self.config, self.n, self.buses = config, config.n, config.weight_rows
+        #: Number of entries of each buffer; an entry holds a row for each bus.
+        self.depth = 2 * config.n // self.buses
         super().__init__(
             {
                 "load": In(1),
                 "command": In(command_layout(Unit.MATRIX)),
                 "ready": Out(1),
-                "port": Out(SpReadPort(config)),
-                "tiles": Out(range(self.rows + 1)),
+                "port": Out(SpReadPort(config, pairs=self.buses > 1)),
+                "tiles": Out(range(2 * config.n + 1)),
                 "take": In(1),
-                "pop": In(1),
-                "row": Out(8 * config.n),
+                "pop": In(self.buses),
+                "last": In(self.buses),
+                **{f"row{b}": Out(8 * config.n) for b in range(self.buses)},
             }
         )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         busy, asked, granted = Signal(), Signal(), Signal()
-        tile_end, waiting_end = Signal(), Signal()
-        free = Signal(range(self.rows + 1), init=self.rows)
+        tile_end = Signal()
         m.submodules.nest = nest = self.config.variant(LoopNest, PipelinedLoopNest)(len(DIMS))
         m.d.comb += [
             asked.eq(self.port.valid & self.port.ready),
@@ -79,21 +85,16 @@ class WeightFetcher(wiring.Component):
             nest.load.eq(self.load),
             nest.step.eq(asked & tile_end),
         ]
-        m.d.comb += self.port.valid.eq(self._may_read(m, busy, asked & tile_end) & (free != 0))
         finished = asked & tile_end & nest.end
         m.d.comb += self.ready.eq(vacancy(busy, finished, self.config.pipelined))
-        with m.If(asked):
-            m.d.sync += waiting_end.eq(tile_end)
         with m.If(self.load):
             m.d.sync += busy.eq(1)
         with m.Elif(self._ends(finished)):
             m.d.sync += busy.eq(0)
-        self._walk(m, nest, asked, tile_end)
-        self._buffer(m, granted)
-        m.d.sync += [
-            free.eq(free + self.pop - asked),
-            self.tiles.eq(self.tiles + (granted & waiting_end) - self.take),
-        ]
+        may_read = self._may_read(m, busy, asked & tile_end)
+        request = self._walk(m, nest, asked, tile_end)
+        room = self._buffer(m, asked, granted, request)
+        m.d.comb += self.port.valid.eq(may_read & room)
         return m
 
     def _may_read(self, m: Module, busy: Signal, next_tile: Value) -> Value:
@@ -104,12 +105,14 @@ class WeightFetcher(wiring.Component):
         """Return the value that clears `busy` unless a command is loaded in the same cycle."""
         return self.ready
 
-    def _find_end(self, m: Module, asked: Value, tile_end: Signal, following: Signal, rows: Value) -> None:
-        """Drive `tile_end`, which is high if the next row is the last row of its tile."""
-        m.d.comb += tile_end.eq(following == rows)
+    def _find_end(
+        self, m: Module, asked: Value, tile_end: Signal, following: Signal, rows: Value, step: Value
+    ) -> None:
+        """Drive `tile_end`, which is high if the next request ends its tile; a request reads up to `step` rows."""
+        m.d.comb += tile_end.eq(following >= rows)
 
-    def _walk(self, m: Module, nest: LoopNest, asked: Signal, tile_end: Signal) -> None:
-        """Drive the address of the row to read, and count the rows of a tile."""
+    def _walk(self, m: Module, nest: LoopNest, asked: Signal, tile_end: Signal) -> data.View:
+        """Drive the address of the next request, count the rows of a tile, and return the request's properties."""
         command = self.command
         strides = {
             name: Signal.like(command[f"w_{name}"], name=f"stride_{name}", reset_less=True)
@@ -147,39 +150,124 @@ class WeightFetcher(wiring.Component):
             usual,
             self.n,
         )
-        index, following = Signal(range(self.n), reset_less=True), Signal(range(self.n + 1))
-        m.d.comb += following.eq(index + 1)
-        self._find_end(m, asked, tile_end, following, rows)
+        pairs, pair = self._pairs(m), Signal()
+        index, following = Signal(range(self.n), reset_less=True), Signal(range(self.n + 2))
+        step = 1 + pairs
+        m.d.comb += [pair.eq(pairs & (index + 1 != rows)), following.eq(index + step)]
+        self._find_end(m, asked, tile_end, following, rows, step)
         with m.If(self.load):
             m.d.sync += index.eq(0)
         with m.Elif(asked):
             m.d.sync += index.eq(Mux(tile_end, 0, following))
 
-        levels = [(~tile_end, strides["row"])]
+        # Rows that are read in pairs follow each other without gaps.
+        levels = [(~tile_end, Mux(pairs, 2 * self.n, strides["row"]))]
         levels += [(tile_end & nest.advance[i], strides[name]) for i, name in enumerate(DIMS)]
         address = nested_address(
             m, "address", SP_ADDR_BITS, load=self.load, base=command.w_base, step=asked, levels=levels
         )
         m.d.comb += self.port.addr.eq(address)
+        if self.buses > 1:
+            m.d.comb += self.port.pair.eq(pair)
 
-    def _buffer(self, m: Module, granted: Signal) -> None:
-        """Write granted rows, which arrive SP_READ_LATENCY cycles later, to the buffer."""
-        m.submodules.buffer = buffer = Ram(width=8 * self.n, depth=self.rows, transparent=True)
-        arriving = Signal(SP_READ_LATENCY)
-        write_to, read_from = Signal(range(self.rows)), Signal(range(self.rows))
-        m.d.sync += [
-            arriving.eq((arriving << 1) | granted),
-            write_to.eq(write_to + arriving[-1]),
-            read_from.eq(read_from + self.pop),
-        ]
+        turn = Signal(range(self.buses))
+        with m.If(asked & tile_end):
+            m.d.sync += turn.eq(turn + 1)
+        request = Signal(self._request_layout)
         m.d.comb += [
-            buffer.w_en.eq(arriving[-1]),
-            buffer.w_addr.eq(write_to),
-            buffer.w_data.eq(self.port.data),
-            buffer.r0_en.eq(self.pop),
-            buffer.r0_addr.eq(read_from),
-            self.row.eq(buffer.r0_data),
+            request.tile_end.eq(tile_end),
+            request.pair.eq(pair),
+            request.second.eq(index[0] if self.buses > 1 else 0),
+            request.buffer.eq(turn),
         ]
+        return request
+
+    def _pairs(self, m: Module) -> Value:
+        """Return a value that is high if the rows of the command are read in pairs."""
+        if self.buses == 1:
+            return Const(0)
+        pairs, command = Signal(reset_less=True), self.command
+        bits = (self.n - 1).bit_length()
+        few, aligned = Signal(), Signal()
+        starts = [command.w_base, *(command[f"w_{name}"] for name in DIMS)]
+        m.d.comb += [
+            few.eq(
+                ~(command.x_count[bits:].any() | command.y_count[bits:].any())
+                & (command.x_count[:bits] * command.y_count[:bits] < self.n)
+            ),
+            aligned.eq((command.w_row == self.n) & ~Cat(start[:bits] for start in starts).any()),
+        ]
+        with m.If(self.load):
+            m.d.sync += pairs.eq(few & aligned)
+        return pairs
+
+    @property
+    def _request_layout(self) -> data.StructLayout:
+        """Layout of the properties of a read: it ends a tile, reads two rows, and reads the second row of an entry of
+        buffer number `buffer`.
+        """
+        return data.StructLayout(
+            {"tile_end": 1, "pair": 1, "second": 1, "buffer": (self.buses - 1).bit_length()}
+        )
+
+    def _buffer(self, m: Module, asked: Signal, granted: Signal, request: data.View) -> Value:
+        """Write granted rows, which arrive SP_READ_LATENCY cycles later, to the buffers; return a value that is high if
+        there is room for the next request.
+        """
+        waiting = Signal(request.shape(), reset_less=True)
+        with m.If(asked):
+            m.d.sync += waiting.eq(request)
+        arriving = pipeline_struct(m, "arriving", waiting, SP_READ_LATENCY)[-1]
+        arrived = Signal(SP_READ_LATENCY)
+        m.d.sync += [
+            arrived.eq((arrived << 1) | granted),
+            self.tiles.eq(self.tiles + (granted & waiting.tile_end) - self.take),
+        ]
+        rows = [self.port.data]
+        if self.buses > 1:
+            rows.append(Mux(arriving.pair, self.port.next, self.port.data))
+
+        room: Value = Const(0)
+        for b in range(self.buses):
+            m.submodules[f"buffer{b}"] = buffer = Ram(
+                width=8 * self.n * self.buses,
+                depth=self.depth,
+                granularity=8 * self.n,
+                transparent=True,
+            )
+            free = Signal(range(self.depth + 1), init=self.depth, name=f"free{b}")
+            write_to, read_from = (
+                Signal(range(self.depth), name=f"{name}{b}") for name in ("write_to", "read_from")
+            )
+            second, read_second = Signal(name=f"second{b}"), Signal(name=f"read_second{b}")
+            writes, begins, frees = (Signal(name=f"{name}{b}") for name in ("writes", "begins", "frees"))
+            multiple = self.buses > 1
+            m.d.comb += [
+                writes.eq(arrived[-1] & (arriving.buffer == b)),
+                begins.eq(asked & (request.buffer == b) & ~request.second),
+                frees.eq(self.pop[b] & (second | self.last[b] | (not multiple))),
+                buffer.w_en.eq(
+                    Mux(writes, Mux(arriving.pair, 3, 1 << arriving.second), 0) if multiple else writes
+                ),
+                buffer.w_addr.eq(write_to),
+                buffer.w_data.eq(Cat(rows)),
+                buffer.r0_en.eq(self.pop[b]),
+                buffer.r0_addr.eq(read_from),
+                getattr(self, f"row{b}").eq(buffer.r0_data.word_select(read_second, 8 * self.n)),
+            ]
+            m.d.sync += [
+                free.eq(free + frees - begins),
+                write_to.eq(
+                    write_to
+                    + (writes & (arriving.pair | arriving.second | arriving.tile_end | (not multiple)))
+                ),
+                read_from.eq(read_from + frees),
+            ]
+            if multiple:
+                with m.If(self.pop[b]):
+                    m.d.sync += [second.eq(~second & ~self.last[b]), read_second.eq(second)]
+            room |= (request.buffer == b) & ((free != 0) | request.second)
+        return room
 
 
 class PipelinedWeightFetcher(WeightFetcher):
@@ -198,9 +286,11 @@ class PipelinedWeightFetcher(WeightFetcher):
     def _ends(self, finished: Value) -> Value:
         return finished
 
-    def _find_end(self, m: Module, asked: Value, tile_end: Signal, following: Signal, rows: Value) -> None:
+    def _find_end(
+        self, m: Module, asked: Value, tile_end: Signal, following: Signal, rows: Value, step: Value
+    ) -> None:
         held = pipeline_register(m, "rows_held", rows)
         with m.If(self._fresh):
-            m.d.sync += tile_end.eq(rows == 1)
+            m.d.sync += tile_end.eq(rows <= step)
         with m.Elif(asked):
-            m.d.sync += tile_end.eq(following + 1 == held)
+            m.d.sync += tile_end.eq(following + step >= held)

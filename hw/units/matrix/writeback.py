@@ -17,10 +17,6 @@ from hw.units.matrix.layouts import (
     update_after,
 )
 
-#: Maximum number of commands whose last row has been issued and that are not done; tiles start at least n cycles
-#: apart.
-FINISHING = 4
-
 
 class RowWriteback(wiring.Component):
     """Delay of the effects of a step: its accumulator request, its events and the completion of its command.
@@ -158,8 +154,11 @@ class RowWriteback(wiring.Component):
     def _statistic(self, m: Module, ended: Signal, finishing: Signal) -> None:
         """Count the zeros of each command, and store the count until the command is done."""
         total, following = Signal(32), Signal(32)
-        m.submodules.totals = totals = Ram(width=32, depth=FINISHING, comb=True)
-        write_to, read_from = Signal(range(FINISHING)), Signal(range(FINISHING))
+        # Commands whose last row has been issued and that are not done; the last rows are at least a tile apart.
+        finished = -(-done_after(self.config.n) // self.config.tile_cycles)
+        depth = 1 << (finished - 1).bit_length()
+        m.submodules.totals = totals = Ram(width=32, depth=depth, comb=True)
+        write_to, read_from = Signal(range(depth)), Signal(range(depth))
         m.d.comb += following.eq(total)
         with m.If(self.counted.valid & self.counted.stream):
             m.d.comb += following.eq(total + self.counted.zeros)

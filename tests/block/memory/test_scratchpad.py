@@ -26,19 +26,19 @@ class Reference:
         """Return the bank of a byte."""
         return addr // self.n % self.rows // self.per_bank
 
-    def halves(self, addr: int) -> set[tuple[int, int]]:
+    def halves(self, addr: int, pair: bool) -> set[tuple[int, int]]:
         """Return the memories that an access touches."""
         row = addr // self.n % self.rows
-        touched = [row] if addr % self.n == 0 else [row, (row + 1) % self.rows]
+        touched = [row] if addr % self.n == 0 and not pair else [row, (row + 1) % self.rows]
         return {(r // self.per_bank, r & 1) for r in touched}
 
-    def grants(self, requests: list[int | None]) -> list[bool]:
+    def grants(self, requests: list[tuple[int, bool] | None]) -> list[bool]:
         """Return whether each request is granted; the requests are in order of priority."""
         taken: set[tuple[int, int]] = set()
         result = []
-        for addr in requests:
-            touched = set() if addr is None else self.halves(addr)
-            result.append(addr is not None and not touched & taken)
+        for request in requests:
+            touched = set() if request is None else self.halves(*request)
+            result.append(request is not None and not touched & taken)
             taken |= touched  # a refused request blocks its memories for requests of lower priority
         return result
 
@@ -65,8 +65,8 @@ def test_random_traffic(n: int, banks: int) -> None:
         await ctx.tick()
         await ctx.tick()
         expected: deque = deque()
-        pending: dict[str, int | None] = dict.fromkeys(READERS + WRITERS)
-        waiting: dict[str, int | None] = dict.fromkeys(READERS + WRITERS)
+        pending: dict[str, tuple[int, bool] | None] = dict.fromkeys(READERS + WRITERS)
+        waiting: dict[str, tuple[int, bool] | None] = dict.fromkeys(READERS + WRITERS)
         written: dict[str, tuple[bytes, int]] = {}
         payload: dict[str, tuple[bytes, int]] = {}
         counts_due: dict[str, int] = {}
@@ -83,11 +83,15 @@ def test_random_traffic(n: int, banks: int) -> None:
                         addr = config.sp_bytes - rng.randrange(1, n + 1)
                     if rng.random() < 0.1:
                         addr += config.sp_bytes  # address bits beyond the memory are ignored
-                    pending[name] = addr
+                    pair = name == "weight" and rng.random() < 0.5
+                    pending[name] = (addr - addr % n if pair else addr), pair
                     payload[name] = rng.randbytes(n), rng.choice([(1 << n) - 1, rng.getrandbits(n)])
                 port = getattr(dut, name)
+                addr, pair = pending[name] or (rng.getrandbits(20), False)
                 ctx.set(port.valid, pending[name] is not None)
-                ctx.set(port.addr, pending[name] if pending[name] is not None else rng.getrandbits(20))
+                ctx.set(port.addr, addr)
+                if name == "weight":
+                    ctx.set(port.pair, pair)
                 if name in WRITERS and pending[name] is not None:
                     ctx.set(port.data, int.from_bytes(payload[name][0], "little"))
                     ctx.set(port.mask, payload[name][1])
@@ -101,22 +105,23 @@ def test_random_traffic(n: int, banks: int) -> None:
             for names, kind in ((READERS, "reads"), (WRITERS, "writes")):
                 grants = ref.grants([waiting[name] for name in names])
                 for name, granted in zip(names, grants, strict=True):
-                    addr = waiting[name]
-                    assert ctx.get(getattr(dut, name).waits) == (addr is not None), (cycle, name)
-                    assert ctx.get(getattr(dut, name).ready) == (granted or addr is None), (cycle, name)
-                    if addr is None:
+                    request = waiting[name]
+                    assert ctx.get(getattr(dut, name).waits) == (request is not None), (cycle, name)
+                    assert ctx.get(getattr(dut, name).ready) == (granted or request is None), (cycle, name)
+                    if request is None:
                         continue
-                    bank = ref.bank(addr)
-                    counts_due[f"sp_{kind if granted else 'conflicts'}_bank{bank}"] += 1
+                    addr, pair = request
+                    rows = 1 + (pair and granted)
+                    counts_due[f"sp_{kind if granted else 'conflicts'}_bank{ref.bank(addr)}"] += rows
                     if granted and name in READERS:
-                        due[name] = bytes(image[(addr + i) % config.sp_bytes] for i in range(n))
+                        due[name] = bytes(image[(addr + i) % config.sp_bytes] for i in range(rows * n))
             for name in WRITERS:
-                addr = waiting[name]
-                if addr is not None and ctx.get(getattr(dut, name).ready):
+                request = waiting[name]
+                if request is not None and ctx.get(getattr(dut, name).ready):
                     data, mask = written[name]
                     for i in range(n):
                         if mask >> i & 1:
-                            image[(addr + i) % config.sp_bytes] = data[i]
+                            image[(request[0] + i) % config.sp_bytes] = data[i]
             for name in pending:
                 if ctx.get(getattr(dut, name).ready):
                     waiting[name], pending[name] = pending[name], None
@@ -126,6 +131,10 @@ def test_random_traffic(n: int, banks: int) -> None:
             await ctx.tick()
             if len(expected) == SP_READ_LATENCY:
                 for name, row in expected.popleft().items():
-                    assert ctx.get(getattr(dut, name).data).to_bytes(n, "little") == row, (cycle, name)
+                    port = getattr(dut, name)
+                    found = ctx.get(port.data).to_bytes(n, "little")
+                    if len(row) > n:
+                        found += ctx.get(port.next).to_bytes(n, "little")
+                    assert found == row, (cycle, name)
 
     simulate(dut, bench)

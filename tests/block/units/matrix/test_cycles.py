@@ -1,24 +1,26 @@
 """MATRIX has exactly the expected throughput and latency."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from hw.config import MlaConfig
 from hw.units.matrix.layouts import done_after
 from tests.block.units.matrix.reference import Reference, command
-from tests.block.units.matrix.testbench import MatrixTestbench, Observations, fresh_memories
+from tests.block.units.matrix.testbench import MatrixTestbench, Observations, fresh_memories, small_config
 
 SIZES = (4, 8)
 
 
-def observe(n: int, commands: list[dict[str, int]]) -> Observations:
+def observe(n: int, commands: list[dict[str, int]], config: MlaConfig | None = None) -> Observations:
     """Run the commands, check the result, and return the observations."""
     sp, acc = fresh_memories(n, np.random.default_rng(1))
     reference = Reference(n, sp, acc.copy())
     for c in commands:
         reference.run(c)
-    seen = MatrixTestbench(n, sp, acc).run(commands)
+    seen = MatrixTestbench(n, sp, acc, config=config).run(commands)
     np.testing.assert_array_equal(seen.acc, reference.acc)
     assert not any(s["wait_weights"] for s in seen.states)
     return seen
@@ -32,7 +34,8 @@ def gaps(cycles: list[int]) -> set[int]:
 def test_latency(n: int):
     for k in (1, 2, n):
         seen = observe(n, [command(k_rows=k, x_count=5, a_v=n, w_row=n, acc_x=1)])
-        assert seen.entered == list(range(seen.accepted[0] + k + 3, seen.entered[0] + 5))
+        fetched = -(-k // 2) if n > 5 else k  # in pairs of rows, if there are fewer than n activation rows
+        assert seen.entered == list(range(seen.accepted[0] + fetched + 3, seen.entered[0] + 5))
         assert seen.done == [seen.entered[-1] + done_after(n)]
         assert [s["in_flight"] for s in seen.states] == [
             int(seen.entered[0] < c <= seen.done[0]) for c in range(len(seen.states))
@@ -42,19 +45,35 @@ def test_latency(n: int):
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("transposes", [(0,), (1,), (0, 1)])
 def test_single_rows(n: int, transposes: tuple[int, ...]):
-    """A matrix-vector product takes n cycles per tile, within a command and across commands."""
+    """A matrix-vector product takes n / 2 cycles per tile, within a command and across commands."""
     tiles = [
         command(w_base=n * n * i, w_row=n, w_transpose=transposes[i % len(transposes)], acc_base=i % 3)
         for i in range(12)
     ]
-    assert gaps(observe(n, tiles).entered) == {n}
+    assert gaps(observe(n, tiles).entered) == {n // 2}
     long = [
         command(
             ic_count=6, w_ic=n * n, w_row=n, a_ic=n, accumulate=1, w_transpose=transposes[i % len(transposes)]
         )
         for i in range(3)
     ]
-    assert gaps(observe(n, long).entered) == {n}
+    assert gaps(observe(n, long).entered) == {n // 2}
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("change", ["w_row", "w_base", "w_ic"])
+def test_unpaired_rows(n: int, change: str):
+    """Rows that are not adjacent, or tiles that begin within a row, are read one row per cycle."""
+    c = {"ic_count": 6, "w_ic": n * n, "w_row": n, "w_base": 0, "a_ic": n, "accumulate": 1}
+    c[change] += 2 * n if change == "w_row" else 1
+    assert gaps(observe(n, [command(**c)] * 3).entered) == {n}
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_one_row_of_weights_per_cycle(n: int):
+    config = replace(small_config(n), weight_rows=1)
+    tiles = [command(w_base=n * n * i, w_row=n, acc_base=i % 3) for i in range(6)]
+    assert gaps(observe(n, tiles, config).entered) == {n}
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -94,9 +113,10 @@ def test_no_bubble(n: int, rows: tuple[int, int]):
 
 @pytest.mark.parametrize("n", SIZES)
 def test_fewer_rows(n: int):
-    """Tiles with fewer than n rows start n cycles apart."""
-    seen = observe(n, [command(x_count=3, ic_count=4, w_row=n, a_v=n, acc_x=1) for _ in range(3)])
-    assert gaps(seen.entered[::3]) == {n}
+    """Tiles with fewer than n rows start n / 2 cycles apart, or as many as they have rows."""
+    for rows in (3, n - 1):
+        c = command(x_count=rows, ic_count=4, w_row=n, w_ic=n * n, a_v=n, acc_x=1)
+        assert gaps(observe(n, [c] * 3).entered[::rows]) == {max(n // 2, rows)}
 
 
 @pytest.mark.parametrize("n", SIZES)

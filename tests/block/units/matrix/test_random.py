@@ -1,12 +1,13 @@
 """Random queues of MATRIX commands give the same results as the reference."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.block.units.matrix.reference import Reference, command
-from tests.block.units.matrix.testbench import MatrixTestbench, fresh_memories
+from tests.block.units.matrix.testbench import MatrixTestbench, fresh_memories, small_config
 
 
 def _stride(rng: random.Random) -> int:
@@ -46,6 +47,9 @@ def normal(rng: random.Random, n: int) -> dict[str, int]:
         name: rng.choice((1, 2, -1, rng.randrange(-1024, 1024))) for name in ("u_y", "u_ky", "v_x", "v_kx")
     }
     values |= {name: rng.randrange(n + 1) for name in ("k_rows", "k_tail")}
+    if rng.random() < 0.5:  # tiles whose rows can be read in pairs
+        values |= {name: n * rng.randrange(-300, 300) for name in ("w_kx", "w_ky", "w_ic", "w_oc")}
+        values |= {"w_row": n, "w_base": n * rng.randrange((1 << 20) // n)}
     return command(**values, w_transpose=rng.randrange(2))
 
 
@@ -108,5 +112,6 @@ def test_random_queue(n: int, seed: int, count: int, pipelined: int):
     sp, acc = fresh_memories(n, np.random.default_rng(seed))
     refuse = rng.choice((0, 0, 0.3, 0.8))
     hold = rng.choice((0, 0, 0.9))
-    bench = MatrixTestbench(n, sp, acc, refuse_weight=refuse, hold=hold, seed=seed, pipelined=pipelined)
+    config = replace(small_config(n, pipelined), weight_rows=rng.choice((1, 2)))
+    bench = MatrixTestbench(n, sp, acc, refuse_weight=refuse, hold=hold, seed=seed, config=config)
     check(bench, queue(rng, n, count))

@@ -53,6 +53,8 @@ class MatrixTestbench(Testbench):
         Probability per cycle of refusing a weight read, and of delaying the next command.
     peek : (int, int) or None
         Cycle and row of one read by FUSE while the commands run.
+    config : MlaConfig or None
+        Configuration; by default `small_config(n)`.
     """
 
     def __init__(
@@ -65,13 +67,13 @@ class MatrixTestbench(Testbench):
         hold: float = 0,
         seed: int = 0,
         peek: tuple[int, int] | None = None,
-        pipelined: int = 0,
+        config: MlaConfig | None = None,
     ):
         self.n, self.sp, self.acc = n, sp, acc
         self.refuse_weight = refuse_weight
         self.hold, self.random = hold, random.Random(seed)
         self.peek = peek
-        config = small_config(n, pipelined)
+        config = config or small_config(n)
         self.rows = config.acc_rows
         self.unit, self.accumulator = MatrixUnit(config), Accumulator(config)
         super().__init__(self._harness())
@@ -151,10 +153,13 @@ class MatrixTestbench(Testbench):
             values = await ctx.tick().sample(*watched)
             _, _, ready, done, zeros, tag, events, *states = values[: 2 + 5 + len(STATES)]
             seen.states.append(dict(zip(STATES, states, strict=True)))
-            for port, rows in arriving:
-                if granted := rows.pop(0):
-                    row = self.sp[(granted[0] + np.arange(self.n)) % ADDRESSES]
-                    ctx.set(port.port.data, _pack(row, 1))
+            for port, late in arriving:
+                if granted := late.pop(0):
+                    rows = self.sp[(granted[0] + np.arange(2 * self.n)) % ADDRESSES]
+                    ctx.set(port.port.data, _pack(rows[: self.n], 1))
+                    if granted[1:] == (1,):
+                        assert granted[0] % self.n == 0
+                        ctx.set(port.port.next, _pack(rows[self.n :], 1))
             if offered and ready:
                 seen.accepted.append(cycle)
                 commands.pop(0)
