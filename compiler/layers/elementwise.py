@@ -89,7 +89,19 @@ def needs_contiguous(graph: Graph, node: Node) -> bool:
     return broadcast == Broadcast.PIXEL and small.elements * channels != large.elements
 
 
-@identity("ElementwiseLayer", "other", "spread", "stream", "src", "stage", "fields", "table", "drain")
+@identity(
+    "ElementwiseLayer",
+    "other",
+    "spread",
+    "stream",
+    "src",
+    "stage",
+    "fields",
+    "table",
+    "drain",
+    "factor",
+    added=("factor",),
+)
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ElementwiseLayer(Layer):
     """Elementwise operator: one FUSE pass over all elements of one or two tensors.
@@ -110,6 +122,8 @@ class ElementwiseLayer(Layer):
         Lookup table applied to each element.
     drain : Drain or None
         Requantization parameters of each channel.
+    factor : int
+        Constant by which the first tensor is multiplied before the requantization of each channel.
     """
 
     other: str | None = None
@@ -120,6 +134,7 @@ class ElementwiseLayer(Layer):
     fields: dict[str, Any] = field(default_factory=dict)
     table: NDArray[np.int16] | None = None
     drain: Drain | None = None
+    factor: int = 1
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -374,7 +389,7 @@ def _stream(layer: ElementwiseLayer, n: int, on_chip: Callable[[str], bool], col
 def _acc_rows(layer: ElementwiseLayer, rows: int, columns: int) -> int:
     """Return the accumulator rows for a small second tensor, for tiles of `rows` pixels and `columns` blocks."""
     if layer.small is None:
-        return 0
+        return int(layer.factor != 1)
     return {Broadcast.CHANNEL: columns, Broadcast.PIXEL: 2 * rows}.get(layer.broadcast, 1)
 
 
@@ -610,6 +625,8 @@ class ElementwiseSteps:
             }
         if self.slots:
             fields |= {"p_base": self.slots.get(0, step), "p_n": 1}
+        if layer.factor != 1:
+            fields["b_base"] = self._factor(step)
         step.fuse += self._commands(fields, step, start, count)
         if not self.y.on_chip:
             step.stores.append(self._store(address, start, count, size))
@@ -668,6 +685,15 @@ class ElementwiseSteps:
         )
         return acc
 
+    def _factor(self, step: TileStep) -> BufferRef:
+        """Return the accumulator row that contains the layer's factor; the first step writes it."""
+        if 0 not in self._widened:
+            self._widened[0] = self.wide.next()
+            # Operand A is padding, which is 0 and not read.
+            write = {"src": FUSE_SRC.pack(a_src=1, bias_en=1), "u0": 1, "u_lim": 1, "bias": self.layer.factor}
+            step.fuse.append(self.context.command(Unit.FUSE, **write, d_base=self._widened[0]))
+        return self._widened[0]
+
     def _commands(
         self, fields: dict[str, int | BufferRef], step: TileStep, start: int, count: int
     ) -> list[Command]:
@@ -708,8 +734,11 @@ class ElementwiseSteps:
             parts["b_dtype"] = layer.shapes[layer.other].dtype
         elif layer.small:
             parts["a_src"] = 0
+        if layer.factor != 1:
+            parts |= {"b_src": BSource.ACC, "op": Op.MUL}
         if layer.drain:
             parts |= {"requant": Requant.SLOT, "rounding": layer.drain.rounding}
+            parts["neg_en"] = int(layer.drain.negative is not None)
         return FUSE_SRC.pack(**parts)
 
     def _stage_word(self, step: TileStep) -> int | BufferRef:

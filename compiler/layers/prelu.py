@@ -1,4 +1,7 @@
-"""PReLU in three FUSE passes per tile: min(x, 0) * slope, max(x, 0), and their sum."""
+"""PReLU: a scaling whose multipliers for values below zero differ between channels.
+
+Slopes that differ between pixels take three FUSE passes per tile: min(x, 0) * slope, max(x, 0), and their sum.
+"""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -12,6 +15,7 @@ from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileB
 from compiler.ir.graph import Graph, Node
 from compiler.ir.identity import identity
 from compiler.ir.tensor import Tensor
+from compiler.layers.base import Drain
 from compiler.layers.elementwise import ElementwiseLayer, ElementwiseSteps
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import (
@@ -20,6 +24,7 @@ from compiler.layers.lowering_context import (
     UnsupportedLoweringError,
     affine,
     clip_range,
+    values_of,
 )
 from compiler.layers.tile_pipeline import TilePipeline, row_tile_model
 from compiler.layers.tiling_context import TILE_CYCLES, LayerContext, TilingContext, Tilings
@@ -80,7 +85,11 @@ class PReluLayer(ElementwiseLayer):
         return True
 
 
-def lower_prelu(low: LoweringContext) -> PReluLayer:
+#: Rounding modes in the order in which they are tried.
+_MODES = (Rounding.DOUBLE, Rounding.EVEN, Rounding.AWAY, Rounding.SINGLE)
+
+
+def lower_prelu(low: LoweringContext) -> ElementwiseLayer:
     """Lower a PReLU with the first rounding mode that reproduces the host's results for all values and slopes.
 
     Raises
@@ -93,17 +102,22 @@ def lower_prelu(low: LoweringContext) -> PReluLayer:
     if slope.data is None:
         raise UnsupportedLoweringError("its slopes must be constant")
     given, factor = affine(x), affine(slope)
+    slopes = _slopes(slope.data, low.x.shape, channels)
+    layer = _of_channels(low, slope, slopes) if slopes.ndim == 1 else None
+    if layer is not None:
+        return layer
+    plus, minus = _scales(low, slope)
     fields = {
-        "slopes": _slopes(slope.data, low.x.shape, channels),
+        "slopes": slopes,
         "slope_dtype": DTYPES[slope.dtype],
         "x_zp": given.zero_point,
         "slope_zp": factor.zero_point,
         "y_zp": affine(y).zero_point,
-        "positive": quantize_multiplier(float32_ratio(given.scale, 1.0, affine(y).scale)),
-        "negative": quantize_multiplier(float32_ratio(given.scale, factor.scale, affine(y).scale)),
+        "positive": plus,
+        "negative": minus,
         "clip": clip_range(y),
     }
-    for rounding in (Rounding.DOUBLE, Rounding.EVEN, Rounding.AWAY, Rounding.SINGLE):
+    for rounding in _MODES:
         layer = PReluLayer(**low.common(), **fields, rounding=rounding)
         if _same(low, layer, slope):
             return layer
@@ -117,10 +131,43 @@ def _slopes(slope: NDArray, shape: tuple[int, ...], channels: int) -> NDArray:
     return np.ascontiguousarray(np.broadcast_to(slope, shape)).reshape(-1, channels)
 
 
+def _of_channels(low: LoweringContext, slope: Tensor, slopes: NDArray) -> ElementwiseLayer | None:
+    """Return a layer with multipliers of each channel that reproduce the host's results; None if there are none.
+
+    Values below zero are multiplied by their slope and by the multiplier of products. This multiplier must keep its
+    exponent, on which the results of `Rounding.DOUBLE` depend, so that its product with a slope may exceed 32 bits.
+    The multipliers are therefore divided by a power of two, by which the values are multiplied beforehand.
+    """
+    x, zero, clip, (plus, minus) = affine(low.x), affine(low.y).zero_point, clip_range(low.y), _scales(low, slope)
+    factors = slopes.astype(np.int64) - affine(slope).zero_point
+    half = (1 << (bits := int(np.abs(factors).max()).bit_length())) >> 1
+    mult, exponent = np.full(slopes.size, (plus[0] + half) >> bits), np.full(slopes.size, plus[1])
+    negative = (factors * minus[0] + half) >> bits, np.full(slopes.size, minus[1])
+    kinds, first = np.unique(slopes, return_index=True)
+    every = values_of(low.x.dtype)
+    values = np.tile(((every.astype(np.int64) - x.zero_point) << bits)[:, None], kinds.size)
+    wanted = _wanted(low, slope, kinds, every)
+    for rounding in _MODES:
+        above, below = (
+            scale(values, m[first], e[first], 0, rounding) for m, e in ((mult, exponent), negative)
+        )
+        if np.array_equal(np.clip(np.where(values < 0, below, above) + zero, *clip), wanted):
+            bias = np.zeros(slopes.size, np.int64)
+            fields = {"zp_ab": halves_word(x.zero_point, 0), "zp": zero, "clip_lo": clip[0], "clip_hi": clip[1]}
+            drain = Drain(bias, mult, exponent, zero, clip, rounding, negative=negative)
+            return ElementwiseLayer(**low.common(), fields=fields, drain=drain, factor=1 << bits)
+    return None
+
+
+def _scales(low: LoweringContext, slope: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the multiplier and exponent of values, and of products of values and slopes."""
+    x, factor, y = (affine(each).scale for each in (low.x, slope, low.y))
+    return quantize_multiplier(float32_ratio(x, 1.0, y)), quantize_multiplier(float32_ratio(x, factor, y))
+
+
 def _same(low: LoweringContext, layer: PReluLayer, slope: Tensor) -> bool:
     """Return True if a layer computes the operator's result for every input value with every slope."""
-    limits, kinds = np.iinfo(low.x.dtype), np.unique(layer.slopes)
-    every = np.arange(limits.min, limits.max + 1).astype(low.x.dtype)
+    every, kinds = values_of(low.x.dtype), np.unique(layer.slopes)
     x = every.astype(np.int64)[:, None] - layer.x_zp
     product = np.minimum(x, 0) * (kinds.astype(np.int64) - layer.slope_zp)
     above = np.clip(scale(x, *layer.positive, 0, layer.rounding), 0, _MAX_PART)
