@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import product
+from itertools import groupby, product
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -60,19 +60,57 @@ class Broadcast(StrEnum):
     SCALAR = "scalar"
 
 
-def broadcast_of(b: tuple[int, ...], a: tuple[int, ...]) -> Broadcast | None:
+@dataclass(frozen=True)
+class BroadcastRows:
+    """Broadcasting of the second operand, whose values may repeat in rows of pixels.
+
+    The result consists of `groups` groups of `rows` rows, each of which has equally many pixels. With `CHANNEL`, each
+    row of a group has other values, and all groups have the same ones: one row of channels for each image is
+    `rows` = images. With `PIXEL`, the rows of a group have the same values, and each group has other ones.
+    """
+
+    broadcast: Broadcast
+    groups: int = 1
+    rows: int = 1
+
+
+def broadcast_of(b: tuple[int, ...], a: tuple[int, ...]) -> BroadcastRows | None:
     """Return how an operand of shape `b` is broadcast to shape `a`; None if the machine does not support it."""
     padded = (1,) * (len(a) - len(b)) + b
     if len(padded) != len(a) or any(own not in (1, full) for own, full in zip(padded, a, strict=True)):
         return None
-    repeated = [own != full for own, full in zip(padded, a, strict=True) if full != 1]
-    if not any(repeated):
-        return Broadcast.ALL
-    if all(repeated):
-        return Broadcast.SCALAR
-    if repeated == sorted(repeated, reverse=True):
-        return Broadcast.CHANNEL
-    return Broadcast.PIXEL if repeated == sorted(repeated) else None
+    dimensions = [(own != full, full) for own, full in zip(padded, a, strict=True) if full != 1]
+    runs = [
+        (repeated, math.prod(size for _, size in run))
+        for repeated, run in groupby(dimensions, lambda d: d[0])
+    ]
+    if len(runs) <= 1:
+        return BroadcastRows(Broadcast.SCALAR if runs and runs[0][0] else Broadcast.ALL)
+    broadcast, (*outer, _, _) = (
+        Broadcast.PIXEL if runs[-1][0] else Broadcast.CHANNEL,
+        (size for _, size in runs),
+    )
+    return BroadcastRows(broadcast, *((1, 1), (1, *outer), outer)[len(outer)]) if len(outer) < 3 else None
+
+
+def operands_of(a: Tensor, b: Tensor, y: tuple[int, ...]) -> tuple[Tensor, Tensor, BroadcastRows] | None:
+    """Return the first and the second operand of a sum or product of shape `y`, and how the second one is broadcast.
+
+    The first operand is not constant. It has the shape of the result or, if the second one has one row of channels for
+    each row of pixels, may consist of one row of pixels, which is repeated. None: the machine does not support the
+    broadcast.
+    """
+    for first, second in ((a, b), (b, a)):
+        how = broadcast_of(second.shape, y)
+        if how is None or first.constant:
+            continue
+        if first.shape == y:
+            return first, second, how
+        own = broadcast_of(first.shape, y)
+        row_of_channels = own == BroadcastRows(Broadcast.CHANNEL) and how.broadcast == Broadcast.CHANNEL
+        if row_of_channels and how.groups == 1 and first.elements * how.rows == math.prod(y):
+            return first, second, how
+    return None
 
 
 def needs_contiguous(graph: Graph, node: Node) -> bool:
@@ -82,11 +120,15 @@ def needs_contiguous(graph: Graph, node: Node) -> bool:
     """
     if node.op not in BINARY_OPS or len(node.inputs) != 2:
         return False
-    small, large = sorted(graph.ins(node), key=lambda tensor: tensor.elements)
-    broadcast, channels = broadcast_of(small.shape, large.shape), large.shape[-1] if large.shape else 1
-    if broadcast == Broadcast.CHANNEL:
-        return small.elements != channels
-    return broadcast == Broadcast.PIXEL and small.elements * channels != large.elements
+    y, (a, b) = graph.out(node), graph.ins(node)
+    found = operands_of(a, b, y.shape)
+    if found is None:
+        return False
+    _, small, how = found
+    channels = y.shape[-1] if y.shape else 1
+    if how.broadcast == Broadcast.CHANNEL:
+        return small.elements != how.rows * channels
+    return how.broadcast == Broadcast.PIXEL and small.elements * how.rows * channels != y.elements
 
 
 @identity(
@@ -100,7 +142,9 @@ def needs_contiguous(graph: Graph, node: Node) -> bool:
     "table",
     "drain",
     "factor",
-    added=("factor",),
+    "groups",
+    "rows",
+    added=("factor", "groups", "rows"),
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ElementwiseLayer(Layer):
@@ -124,6 +168,9 @@ class ElementwiseLayer(Layer):
         Requantization parameters of each channel.
     factor : int
         Constant by which the first tensor is multiplied before the requantization of each channel.
+    groups, rows : int
+        Groups of rows of pixels, and rows of each group, if the second tensor's values repeat in rows
+        (`BroadcastRows`).
     """
 
     other: str | None = None
@@ -135,6 +182,8 @@ class ElementwiseLayer(Layer):
     table: NDArray[np.int16] | None = None
     drain: Drain | None = None
     factor: int = 1
+    groups: int = 1
+    rows: int = 1
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -159,8 +208,26 @@ class ElementwiseLayer(Layer):
             return y.h * y.w, y.c
         other, total = self.shapes[self.small], y.h * y.w * y.c
         elements = other.h * other.w * other.c
-        rest = total // elements
-        return (rest, elements) if self.broadcast == Broadcast.CHANNEL else (elements, rest)
+        if self.broadcast == Broadcast.CHANNEL:
+            return total * self.rows // elements, elements // self.rows
+        return elements * self.rows, total // (elements * self.rows)
+
+    @property
+    def row_pixels(self) -> int:
+        """Number of pixels of a row."""
+        return self.view[0] // (self.groups * self.rows)
+
+    @property
+    def repeats_x(self) -> bool:
+        """True if the first tensor has only one row of pixels, which is repeated."""
+        x, y = self.shapes[self.x], self.shapes[self.y]
+        return x.h * x.w * x.c < y.h * y.w * y.c
+
+    def pixels_of(self, name: str) -> int:
+        """Return the number of pixels of a tensor of this layer."""
+        if name == self.small:
+            return self.rows if self.broadcast == Broadcast.CHANNEL else self.groups * self.row_pixels
+        return self.row_pixels if name == self.x and self.repeats_x else self.view[0]
 
 
 #: Element types of operators that also support int16.
@@ -263,22 +330,18 @@ def lower_binary(low: LoweringContext) -> Layer:
     graph, node = low.graph, low.anchor
     if is_unary(graph, node):
         return lower_unary(low)
-    a, b = graph.ins(node)
-    swapped = a.shape != low.y.shape or a.constant
-    if swapped:
-        a, b = b, a
-    broadcast = broadcast_of(b.shape, a.shape) if a.shape == low.y.shape else None
-    if broadcast is None:
-        shapes = [list(tensor.shape) for tensor in graph.ins(node)]
+    first, second = graph.ins(node)
+    found = operands_of(first, second, low.y.shape)
+    if found is None:
+        why = f"operands of shapes {list(first.shape)} and {list(second.shape)} for {list(low.y.shape)}"
         raise UnsupportedLoweringError(
-            f"operands of shapes {shapes[0]} and {shapes[1]} for {list(low.y.shape)}"
+            f"{why}, {[each.name for each in (first, second) if each.constant]} constant"
         )
-    if a.constant:
-        raise UnsupportedLoweringError(f"{node.op} of a constant and a smaller tensor")
+    a, b, how = found
     if "int16" in {a.dtype, b.dtype, low.y.dtype}:
         _check_wide(low, a, b)
-    fields = _product(low, a, b) if node.op == "mul" else _sum(low, a, b, swapped=swapped)
-    return ElementwiseLayer(**low.common(b.name, x=a.name), other=b.name, broadcast=broadcast, **fields)
+    fields = _product(low, a, b) if node.op == "mul" else _sum(low, a, b, swapped=a is not first)
+    return ElementwiseLayer(**low.common(b.name, x=a.name), other=b.name, **vars(how), **fields)
 
 
 def _check_wide(low: LoweringContext, a: Tensor, b: Tensor) -> None:
@@ -359,6 +422,10 @@ class _Stream(NamedTuple):
         Bus beats and FUSE cycles of one of them.
     held : (int, int)
         Scratchpad bytes of one of them in a buffer of operands, and in a buffer of results.
+    row : int
+        Number of pixels of a row, if a second operand has other values in each row; 0 otherwise.
+    of_row : (int, int)
+        Scratchpad bytes of these values, and their accumulator rows.
     """
 
     total: int
@@ -366,6 +433,8 @@ class _Stream(NamedTuple):
     store: float
     fuse: float
     held: tuple[int, int]
+    row: int
+    of_row: tuple[int, int]
 
 
 def _stream(layer: ElementwiseLayer, n: int, on_chip: Callable[[str], bool], columns: int) -> _Stream:
@@ -374,56 +443,101 @@ def _stream(layer: ElementwiseLayer, n: int, on_chip: Callable[[str], bool], col
     sizes = {name: DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)}
     pixels, channels = layer.view if layer.by_channel else (ceil_div(y.h * y.w * y.c, n), n)
     width = min(columns * n, channels)
-    turns = ceil_div(channels, width)
+    turns, blocks = ceil_div(channels, width), ceil_div(width, n)
     whole = [name for name in layer.inputs if name != small]
     # Operands share one read port; a row of wider elements needs one read or write per byte of an element.
-    work = max(sum(sizes[name] for name in whole), sizes[layer.y]) * ceil_div(width, n)
-    held = sum(sizes[name] for name in whole if not on_chip(name)) * width
+    work = float(max(sum(sizes[name] for name in whole), sizes[layer.y]) * blocks)
+    loaded = [name for name in whole if not on_chip(name)]
+    held = sum(sizes[name] for name in loaded) * width
+    load = sum(sizes[name] * layer.pixels_of(name) for name in loaded) * width / layer.view[0]
+    if not layer.by_channel:
+        load = held
+    row, of_row = 0, (0, 0)
     if small and layer.broadcast == Broadcast.PIXEL:
         work += 1
         held += 0 if on_chip(small) else sizes[small]
+        load += 0 if on_chip(small) else sizes[small]
+    elif small and layer.broadcast == Broadcast.CHANNEL and layer.rows > 1:
+        row, of_row = layer.row_pixels, (0 if on_chip(small) else width * sizes[small], blocks)
+        work += blocks / row
+        load += of_row[0] / row
     store = 0 if on_chip(layer.y) else sizes[layer.y] * width
-    return _Stream(pixels * turns, held / n, store / n, float(work), (held, store))
+    return _Stream(pixels * turns, load / n, store / n, work, (held, store), row, of_row)
 
 
 def _acc_rows(layer: ElementwiseLayer, rows: int, columns: int) -> int:
     """Return the accumulator rows for a small second tensor, for tiles of `rows` pixels and `columns` blocks."""
     if layer.small is None:
         return int(layer.factor != 1)
-    return {Broadcast.CHANNEL: columns, Broadcast.PIXEL: 2 * rows}.get(layer.broadcast, 1)
+    if layer.broadcast == Broadcast.CHANNEL:
+        return columns if layer.rows == 1 else 2 * max(rows // layer.row_pixels, 1) * columns
+    return 2 * min(rows, layer.row_pixels) if layer.broadcast == Broadcast.PIXEL else 1
 
 
 #: Numbers of buffers of each operand that are tried; more than two hide the latency of small tiles.
 _BUFFERS = (2, 3, 4, 6, 8)
 #: Blocks of channels of which a tile need not have fewer, because a tile of one pixel is small enough.
 _FEW_BLOCKS = 128
+#: Cycles of FUSE in relation to those of the bus from which three buffers for results are tried.
+_BUSY = 0.9
 
 
 def elementwise_tilings(context: TilingContext, layer: ElementwiseLayer) -> Tilings:
     """Yield the tilings of an elementwise layer that fit, with part of the channels only if these are many."""
     n, found = context.config.n, False
     blocks = ceil_div(layer.view[1], n) if layer.by_channel else 1
+    slots = context.config.param_slots if layer.drain else blocks
     for columns in cuts(blocks):
+        if columns > (slots if blocks <= slots else slots // 2):
+            continue
         work, once = _stream(layer, n, context.on_chip, columns), 0
         if layer.small and layer.broadcast == Broadcast.CHANNEL and not context.on_chip(layer.small):
-            once = columns * n * DTYPE_BYTES[layer.shapes[layer.small].dtype]
-        for rows, buffers in product(cuts(work.total), _BUFFERS if work.load else _BUFFERS[:1]):
-            used = rows * (buffers * work.held[0] + 2 * work.held[1]) + once
+            once = columns * n * DTYPE_BYTES[layer.shapes[layer.small].dtype] * (layer.rows == 1)
+        of_x = _BUFFERS if work.load else _BUFFERS[:1]
+        for rows, buffers, results in product(_tile_sizes(layer, work), of_x, _results(context, work)):
+            lines = max(rows // work.row, 1) if work.row else 0
+            held = rows * work.held[0] + lines * work.of_row[0]
+            used = buffers * held + results * rows * work.held[1] + once
             fits = used <= context.free and _acc_rows(layer, rows, columns) <= context.acc_rows
             if not fits or rows > _MAX_ROWS:
                 continue
             found = True
             cycles = stream_cycles(
-                context, work.total / rows, rows * work.load, rows * work.fuse, rows * work.store, buffers
+                context,
+                work.total / rows,
+                rows * work.load,
+                rows * work.fuse,
+                rows * work.store,
+                buffers,
+                results,
             )
             if (
                 layer.broadcast == Broadcast.CHANNEL
             ):  # the first tile of a range waits for the widened operand
                 cycles += ceil_div(blocks, columns) * PASS_CYCLES
-            schedule = LayerSchedule(rows=rows, x_buffers=buffers, on_chip=context.y_on_chip)
+            schedule = LayerSchedule(
+                rows=rows, x_buffers=buffers, y_buffers=results, on_chip=context.y_on_chip
+            )
             yield cycles, schedule if columns == blocks else replace(schedule, columns=columns)
         if found and columns <= _FEW_BLOCKS:
             return
+
+
+def _results(context: TilingContext, work: _Stream) -> tuple[int, ...]:
+    """Return the numbers of buffers for results that are tried.
+
+    Two suffice if FUSE waits for the bus; with three, FUSE need not wait for STORE if both are equally busy.
+    """
+    bus = (work.load + work.store) * context.beat
+    return (2, 3) if work.store and work.fuse * context.config.fuse_rate > _BUSY * bus else (2,)
+
+
+def _tile_sizes(layer: ElementwiseLayer, work: _Stream) -> list[int]:
+    """Return the numbers of pixels of a tile that are tried: parts of a row of pixels, or whole rows."""
+    if layer.groups * layer.rows == 1:
+        return cuts(work.total)
+    pixels = layer.row_pixels
+    return [rows * pixels for rows in cuts(layer.rows)] + cuts(pixels)[1:]
 
 
 def elementwise_tile_model(layer: ElementwiseLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
@@ -467,7 +581,8 @@ class ElementwiseSteps:
     as one pixel.
 
     A second operand that is smaller than the result is first widened to rows of the accumulator, which FUSE then reads
-    beside the scratchpad: a row for each block of channels, for each pixel of a tile, or for the only element.
+    beside the scratchpad: a row for each block of channels, for each pixel of a tile, or for the only element. If its
+    values repeat in rows of pixels (`BroadcastRows`), a tile consists of part of a row, or of whole rows of a group.
 
     Parameters
     ----------
@@ -489,9 +604,10 @@ class ElementwiseSteps:
         compact = all(context.layouts[name].compact(self._bytes(name)) for name in whole)
         self.flat = compact and not layer.by_channel
         self.pixels, self.channels = layer.view
+        rowwise = [layer.small] if layer.small and layer.broadcast == Broadcast.CHANNEL else []
         self.layouts = context.layouts | {
-            name: _viewed(context.layouts[name], self.pixels, self.channels, self._bytes(name))
-            for name in whole
+            name: _viewed(context.layouts[name], layer.pixels_of(name), self.channels, self._bytes(name))
+            for name in (*whole, *rowwise)
         }
         self.y = self.layouts[layer.y]
         if self.flat:
@@ -500,7 +616,12 @@ class ElementwiseSteps:
         rows = context.schedule.rows
         if not self.flat and not layer.by_channel:  # the schedule counts rows of N elements
             rows = max(rows * self.n // self.channels, 1)
-        self.rows = min(rows, self.pixels)
+        #: Pixels of a row, and rows and pixels of a tile.
+        self.row = self.pixels if self.flat else layer.row_pixels
+        self.lines = min(max(rows // self.row, 1), layer.rows) if layer.small else 1
+        self.rows = (
+            min(rows, self.pixels) if layer.groups * layer.rows == 1 else min(rows, self.lines * self.row)
+        )
         self.sources = {"a": self._source("a", layer.x, Broadcast.ALL, before)}
         if layer.other:
             self.sources[layer.stream] = self._source(layer.stream, layer.other, layer.broadcast, before)
@@ -511,14 +632,50 @@ class ElementwiseSteps:
         else:
             size = (self.rows * self.channels + self.n) * self._bytes(layer.y)
             self.out = BufferRotation(BufferMemory.SP, f"{layer.name}.y", size, context.schedule.y_buffers)
-            by_pixel = layer.broadcast == Broadcast.PIXEL
-            count = self.rows if by_pixel else self.blocks if layer.broadcast == Broadcast.CHANNEL else 1
-            self.wide = BufferRotation(BufferMemory.ACC, f"{layer.name}.wide", count, 2 if by_pixel else 1)
+            by_channel = layer.broadcast == Broadcast.CHANNEL
+            count = self._held(layer.broadcast) * (self.blocks if by_channel else 1)
+            self.wide = BufferRotation(BufferMemory.ACC, f"{layer.name}.wide", count, 2 if self._moves else 1)
         self._widened: dict[int, BufferRef] = {}
 
     def steps(self) -> list[TileStep]:
         """Generate the steps of all tiles."""
-        return [self._tile(start, count) for start, count in pieces(self.pixels, self.rows)]
+        layer = self.layer
+        if layer.groups * layer.rows == 1:
+            tiles = list(pieces(self.pixels, self.rows))
+        elif self.rows < self.row:
+            tiles = [
+                (row * self.row + start, count)
+                for row in range(layer.groups * layer.rows)
+                for start, count in pieces(self.row, self.rows)
+            ]
+        else:
+            tiles = [
+                ((group * layer.rows + first) * self.row, count * self.row)
+                for group in range(layer.groups)
+                for first, count in pieces(layer.rows, self.lines)
+            ]
+        return [self._tile(tile, then) for tile, then in zip(tiles, [*tiles[1:], None], strict=True)]
+
+    @property
+    def _moves(self) -> bool:
+        """True if tiles need different values of the second operand."""
+        return self.layer.broadcast == Broadcast.PIXEL or self.layer.rows > 1
+
+    def _held(self, broadcast: Broadcast) -> int:
+        """Return the maximum number of pixels of an operand that a tile needs."""
+        if broadcast == Broadcast.CHANNEL:
+            return self.lines
+        return min(self.rows, self.row) if broadcast == Broadcast.PIXEL else 1
+
+    def _small_part(self, start: int, count: int) -> tuple[int, int]:
+        """Return the first pixel and the number of pixels of the second operand that a tile needs."""
+        layer = self.layer
+        row, column = divmod(start, self.row)
+        if layer.broadcast == Broadcast.CHANNEL:
+            return row % layer.rows, max(count // self.row, 1)
+        if layer.broadcast == Broadcast.PIXEL:
+            return row // layer.rows * self.row + column, min(count, self.row)
+        return 0, 1
 
     def _bytes(self, name: str) -> int:
         return DTYPE_BYTES[self.layer.shapes[name].dtype]
@@ -533,10 +690,17 @@ class ElementwiseSteps:
             tiles = before.sources[stream]
             tiles.load = load
             return tiles
-        count = self.rows if broadcast in (Broadcast.ALL, Broadcast.PIXEL) else 1
+        repeated = stream == "a" and self.layer.repeats_x
+        if broadcast == Broadcast.ALL:
+            count, moves = (
+                min(self.rows, self.row) if repeated else self.rows,
+                not repeated or self.rows < self.row,
+            )
+        else:
+            count, moves = self._held(broadcast), self._moves
         width = self.channels if broadcast in (Broadcast.ALL, Broadcast.CHANNEL) else 1
-        depth = self.context.schedule.x_buffers if broadcast in (Broadcast.ALL, Broadcast.PIXEL) else 1
-        if broadcast == Broadcast.PIXEL:  # the first step widens two tiles
+        depth = self.context.schedule.x_buffers if moves else 1
+        if moves and broadcast != Broadcast.ALL:  # the first step widens two tiles
             depth = max(depth, 2)
         held = (count * width + self.n) * size
         return TileBuffers(CircularBuffer(BufferMemory.SP, f"{self.layer.name}.{stream}", held, depth), load)
@@ -551,25 +715,13 @@ class ElementwiseSteps:
                 length = min(count * self.n, self.total - start * self.n) * size
                 lines = {"len": length}
                 source = source.plus(start * self.n * size)
-            elif broadcast == Broadcast.ALL:
-                source = source.plus(start * layout.pixel)
-                lines = {"len": width, "y_count": count, "dram_y": layout.pixel, "dst_y": width}
-                if layout.pixel == width:
-                    lines = {"len": count * width}
-            elif broadcast == Broadcast.PIXEL:
-                source = source.plus(start * layout.pixel)
-                lines = (
-                    {"len": count * size}
-                    if layout.pixel == size
-                    else {
-                        "len": size,
-                        "y_count": count,
-                        "dram_y": layout.pixel,
-                        "dst_y": size,
-                    }
-                )
             else:
-                lines = {"len": width if broadcast == Broadcast.CHANNEL else size}
+                if broadcast in (Broadcast.PIXEL, Broadcast.SCALAR):
+                    width = size
+                lines = {"len": width, "y_count": count, "dram_y": layout.pixel, "dst_y": width}
+                if layout.pixel == width or count == 1:
+                    lines = {"len": count * width}
+                source = source.plus(start * layout.pixel)
             return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
 
         return load
@@ -580,20 +732,18 @@ class ElementwiseSteps:
         """Return the address of a source's first pixel in the tile, and the distance between pixels in bytes."""
         layout, size = self.layouts[name], self._bytes(name)
         broadcast = Broadcast.ALL if stream == "a" else self.layer.broadcast
-        moving = broadcast in (Broadcast.ALL, Broadcast.PIXEL)
+        by_channel = broadcast in (Broadcast.ALL, Broadcast.CHANNEL)
         if not layout.on_chip:
-            key = self.layer.name, *((start, count) if moving else (0, 1))
-            address = self.sources[stream].get(key, step)
-            pitch = (self.channels if broadcast == Broadcast.ALL else 1) * size
-            return address, pitch if moving else 0
+            address = self.sources[stream].get((self.layer.name, start, count), step)
+            return address, (self.channels if by_channel else 1) * size
         pitch = self.n * size if self.flat and broadcast == Broadcast.ALL else layout.pixel
-        return BufferRef(
-            layout.buffer, 0, layout.offset + (start * pitch if moving else 0)
-        ), pitch if moving else 0
+        return BufferRef(layout.buffer, 0, layout.offset + start * pitch), pitch
 
-    def _tile(self, start: int, count: int) -> TileStep:
+    def _tile(self, tile: tuple[int, int], then: tuple[int, int] | None) -> TileStep:
+        """Return the step of a tile, given the first pixel and the number of pixels of this and of the next tile."""
         step, layer, n = TileStep(), self.layer, self.n
-        size = self._bytes(layer.y)
+        start, count = tile
+        size, lines = self._bytes(layer.y), max(count // self.row, 1) if layer.small else 1
         pitch = self.channels * size if self.flat or not self.y.on_chip else self.y.pixel
         address = self.out.next()
         if self.y.on_chip:
@@ -602,7 +752,7 @@ class ElementwiseSteps:
             "src": self._source_word(),
             "stage": self._stage_word(step),
             "v_x": 1,
-            "x_count": count,
+            "x_count": count // lines,
             "n_count": self.blocks,
             "lanes_tail": self._tail(start, count),
             "d_base": address,
@@ -612,17 +762,21 @@ class ElementwiseSteps:
         }
         streams = {"a": self._whole("a", layer.x, start, count, step)}
         if layer.small:
-            streams[layer.stream] = self._small(start, count, step)
+            streams[layer.stream] = self._small(tile, then, step)
         elif layer.other:
             streams[layer.stream] = self._whole(layer.stream, layer.other, start, count, step)
         if layer.small and layer.stream == "r":  # only operand A can be in the accumulator
             streams = {"a": streams["r"], "r": streams["a"]}
-        for stream, (base, of_pixel, of_block) in streams.items():
+        for stream, (base, of_row, of_pixel, of_block) in streams.items():
             fields |= {
                 f"{stream}_base": base,
                 "a_v" if stream == "a" else f"{stream}_x": of_pixel,
                 f"{stream}_n": of_block,
             }
+            if lines > 1:
+                fields["a_u" if stream == "a" else f"{stream}_y"] = of_row
+        if lines > 1:
+            fields |= {"y_count": lines, "u_y": 1, "d_y": self.row * pitch}
         if self.slots:
             fields |= {"p_base": self.slots.get(0, step), "p_n": 1}
         if layer.factor != 1:
@@ -634,21 +788,26 @@ class ElementwiseSteps:
 
     def _whole(
         self, stream: str, name: str, start: int, count: int, step: TileStep
-    ) -> tuple[BufferRef, int, int]:
-        """Return the address of an operand of the result's shape, and its bytes per pixel and per block."""
-        return *self._address(stream, name, start, count, step), self.n * self._bytes(name)
+    ) -> tuple[BufferRef, int, int, int]:
+        """Return the address of an operand of the result's shape, and its bytes per row, per pixel and per block."""
+        repeated = stream == "a" and self.layer.repeats_x
+        if repeated:
+            start, count = start % self.row, min(count, self.row)
+        base, pitch = self._address(stream, name, start, count, step)
+        return base, 0 if repeated else self.row * pitch, pitch, self.n * self._bytes(name)
 
-    def _small(self, start: int, count: int, step: TileStep) -> tuple[BufferRef, int, int]:
-        """Return the address of the widened second operand in the accumulator, and its rows per pixel and per block.
+    def _small(
+        self, tile: tuple[int, int], then: tuple[int, int] | None, step: TileStep
+    ) -> tuple[BufferRef, int, int, int]:
+        """Return the address of the widened second operand in the accumulator, and its rows per row, pixel and block.
 
-        The pixels of the next tile are widened before this tile is computed, so that FUSE need not wait for them.
+        The values of the next tile are widened before this tile is computed, so that FUSE need not wait for them.
         """
-        by_pixel = self.layer.broadcast == Broadcast.PIXEL
-        acc = self._widen(start if by_pixel else 0, count, step)
-        after = start + count
-        if by_pixel and after < self.pixels:
-            self._widen(after, min(self.rows, self.pixels - after), step)
-        return acc, int(by_pixel), int(self.layer.broadcast == Broadcast.CHANNEL)
+        by_channel, by_pixel = (self.layer.broadcast == each for each in (Broadcast.CHANNEL, Broadcast.PIXEL))
+        acc = self._widen(*self._small_part(*tile), step)
+        if then is not None:
+            self._widen(*self._small_part(*then), step)
+        return acc, self.blocks if by_channel else 0, int(by_pixel), int(by_channel)
 
     def _widen(self, start: int, count: int, step: TileStep) -> BufferRef:
         """Return the rows of the second operand; if they are not in the accumulator yet, add their command."""
@@ -657,6 +816,8 @@ class ElementwiseSteps:
         layer = self.layer
         assert layer.small is not None
         source, pitch = self._address(layer.stream, layer.small, start, count, step)
+        if len(self._widened) == len(self.wide.buffers):
+            del self._widened[next(iter(self._widened))]
         self._widened[start] = acc = self.wide.next()
         by_channel = layer.broadcast == Broadcast.CHANNEL
         dtype = layer.shapes[layer.small].dtype
@@ -676,10 +837,10 @@ class ElementwiseSteps:
                 b_x=pitch,
                 b_n=self.n * self._bytes(layer.small),
                 zp_ab=halves_word(0, zero),
-                x_count=count if layer.broadcast == Broadcast.PIXEL else 1,
+                x_count=count,
                 n_count=self.blocks if by_channel else 1,
                 d_base=acc,
-                d_x=1,
+                d_x=self.blocks if by_channel else 1,
                 d_n=1,
             )
         )
@@ -757,7 +918,7 @@ class ElementwiseSteps:
 
 def elementwise_steps(context: CodegenContext, layer: ElementwiseLayer) -> list[TileStep]:
     """Generate the steps of an elementwise layer, for one range of channels after the other."""
-    width, (pixels, channels) = context.schedule.columns * context.config.n, layer.view
+    width, (_, channels) = context.schedule.columns * context.config.n, layer.view
     if width >= channels or not layer.by_channel:
         return ElementwiseSteps(context, layer).steps()
     out: list[TileStep] = []
@@ -767,7 +928,7 @@ def elementwise_steps(context: CodegenContext, layer: ElementwiseLayer) -> list[
         for name, each in layer.shapes.items():
             if name == layer.small and layer.broadcast == Broadcast.PIXEL:
                 continue
-            size, rows = DTYPE_BYTES[each.dtype], 1 if name == layer.small else pixels
+            size, rows = DTYPE_BYTES[each.dtype], layer.pixels_of(name)
             shapes[name] = replace(each, h=rows, w=1, c=count)
             layout = _viewed(layouts[name], rows, channels, size)
             layouts[name] = replace(layout, c=count, offset=layout.offset + first * size)

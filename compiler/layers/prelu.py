@@ -138,7 +138,12 @@ def _of_channels(low: LoweringContext, slope: Tensor, slopes: NDArray) -> Elemen
     exponent, on which the results of `Rounding.DOUBLE` depend, so that its product with a slope may exceed 32 bits.
     The multipliers are therefore divided by a power of two, by which the values are multiplied beforehand.
     """
-    x, zero, clip, (plus, minus) = affine(low.x), affine(low.y).zero_point, clip_range(low.y), _scales(low, slope)
+    x, zero, clip, (plus, minus) = (
+        affine(low.x),
+        affine(low.y).zero_point,
+        clip_range(low.y),
+        _scales(low, slope),
+    )
     factors = slopes.astype(np.int64) - affine(slope).zero_point
     half = (1 << (bits := int(np.abs(factors).max()).bit_length())) >> 1
     mult, exponent = np.full(slopes.size, (plus[0] + half) >> bits), np.full(slopes.size, plus[1])
@@ -153,7 +158,12 @@ def _of_channels(low: LoweringContext, slope: Tensor, slopes: NDArray) -> Elemen
         )
         if np.array_equal(np.clip(np.where(values < 0, below, above) + zero, *clip), wanted):
             bias = np.zeros(slopes.size, np.int64)
-            fields = {"zp_ab": halves_word(x.zero_point, 0), "zp": zero, "clip_lo": clip[0], "clip_hi": clip[1]}
+            fields = {
+                "zp_ab": halves_word(x.zero_point, 0),
+                "zp": zero,
+                "clip_lo": clip[0],
+                "clip_hi": clip[1],
+            }
             drain = Drain(bias, mult, exponent, zero, clip, rounding, negative=negative)
             return ElementwiseLayer(**low.common(), fields=fields, drain=drain, factor=1 << bits)
     return None
