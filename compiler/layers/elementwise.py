@@ -331,46 +331,73 @@ def lower_binary(low: LoweringContext) -> Layer:
     if is_unary(graph, node):
         return lower_unary(low)
     first, second = graph.ins(node)
-    found = operands_of(first, second, low.y.shape)
+    out = graph.out(node)
+    found = operands_of(first, second, out.shape)
     if found is None:
         why = f"operands of shapes {list(first.shape)} and {list(second.shape)} for {list(low.y.shape)}"
         raise UnsupportedLoweringError(
             f"{why}, {[each.name for each in (first, second) if each.constant]} constant"
         )
     a, b, how = found
-    if "int16" in {a.dtype, b.dtype, low.y.dtype}:
-        _check_wide(low, a, b)
-    fields = _product(low, a, b) if node.op == "mul" else _sum(low, a, b, swapped=a is not first)
+    if "int16" in {a.dtype, b.dtype, out.dtype}:
+        _check_wide(low, out, a, b)
+    clip, table = _functions(low, out)
+    if node.op == "mul":
+        fields = _product(low, out, a, b, clip)
+    else:
+        fields = _sum(low, out, a, b, clip, swapped=a is not first)
+        fields["stage"] |= {} if table is None else {"table": 0, "table2": 1}
+    fields["table"] = table
     return ElementwiseLayer(**low.common(b.name, x=a.name), other=b.name, **vars(how), **fields)
 
 
-def _check_wide(low: LoweringContext, a: Tensor, b: Tensor) -> None:
+def _functions(low: LoweringContext, y: Tensor) -> tuple[tuple[int, int], NDArray[np.int16] | None]:
+    """Return the range of a sum or product `y`, and the table of the fused functions that follow; None for clips."""
+    clip, table = clip_range(y), None
+    entries = np.arange(clip[0], clip[1] + 1)
+    for node in low.nodes[1:]:
+        if y.dtype == "int16":
+            bounds = clip_range(y, node.attributes["low"], node.attributes["high"])
+            clip = max(clip[0], bounds[0]), min(clip[1], bounds[1])
+        else:
+            entries = table_of(low.graph, node, low.rounding)[entries & 255]
+    if y.dtype != "int16":
+        every, least, most = np.arange(clip[0], clip[1] + 1), int(entries.min()), int(entries.max())
+        if np.array_equal(entries, np.clip(every, least, most)) and low.y.dtype == y.dtype:
+            return (least, most), None
+        table = np.zeros(256, np.int16)
+        table[every & 255] = entries
+    return clip, table
+
+
+def _check_wide(low: LoweringContext, y: Tensor, a: Tensor, b: Tensor) -> None:
     """Reject arithmetic on int16 whose results differ from those of the rounding mode's kernels.
 
     Under onnxruntime's rounding, the float32 result must be exact: all scales are powers of two, and a product has at
     most the 24 bits of one int16 and one 8-bit operand.
     """
-    if low.y.dtype != "int16" or "int32" in (a.dtype, b.dtype):
-        raise UnsupportedLoweringError(f"{low.anchor.op} of {a.dtype} and {b.dtype} to {low.y.dtype}")
+    if y.dtype != "int16" or "int32" in (a.dtype, b.dtype):
+        raise UnsupportedLoweringError(f"{low.anchor.op} of {a.dtype} and {b.dtype} to {y.dtype}")
     if low.rounding != "onnxruntime":
         return
-    exact = all(math.frexp(affine(each).scale)[0] == 0.5 for each in (a, b, low.y))
+    exact = all(math.frexp(affine(each).scale)[0] == 0.5 for each in (a, b, y))
     if not exact or (low.anchor.op == "mul" and a.dtype == b.dtype == "int16"):
         _check_kernels(low)
 
 
-def _sum(low: LoweringContext, a: Tensor, b: Tensor, *, swapped: bool) -> dict:
-    """Return the layer fields of a sum or difference; `swapped` is True if `a` is the node's second operand."""
-    wide = low.y.dtype == "int16"
+def _sum(
+    low: LoweringContext, y: Tensor, a: Tensor, b: Tensor, clip: tuple[int, int], *, swapped: bool
+) -> dict[str, Any]:
+    """Return the layer fields of a sum or difference y; `swapped` is True if `a` is the node's second operand."""
+    wide = y.dtype == "int16"
     raw, left = low.rounding == "xnnpack" and not wide, LEFT_SHIFT_16 if wide else LEFT_SHIFT
-    scales = affine(a), affine(b), affine(low.y)
+    scales = affine(a), affine(b), affine(y)
     fields = dict(cast(dict[str, int], raw_fields(*scales) if raw else residual_fields(*scales, left)))
     if low.anchor.op == "sub":
         negative = "x_mult" if swapped else "r_mult"
         if wide and low.rounding != "onnxruntime" and not _negates(fields, swapped=swapped):
             raise UnsupportedLoweringError("a difference of int16 values whose scaling may end in a tie")
         fields[negative] = -fields[negative]
-    clip = clip_range(low.y)
     rounding = _SUMS["reference" if wide and low.rounding == "xnnpack" else low.rounding]
     return {
         "stream": "r",
@@ -392,11 +419,10 @@ def _negates(fields: dict[str, int], *, swapped: bool) -> bool:
     return bool((minus == -plus).all())
 
 
-def _product(low: LoweringContext, a: Tensor, b: Tensor) -> dict:
-    double = low.rounding == "reference" or (low.rounding == "xnnpack" and low.y.dtype == "int16")
+def _product(low: LoweringContext, y: Tensor, a: Tensor, b: Tensor, clip: tuple[int, int]) -> dict[str, Any]:
+    double = low.rounding == "reference" or (low.rounding == "xnnpack" and y.dtype == "int16")
     rounding = Rounding.DOUBLE if double else Rounding.EVEN
-    how = mul(affine(a), affine(b), affine(low.y), rounding=rounding)
-    clip = clip_range(low.y)
+    how = mul(affine(a), affine(b), affine(y), rounding=rounding)
     return {
         "stream": "b",
         "src": {"op": Op.MUL, "requant": Requant.IMM, "rounding": rounding},
