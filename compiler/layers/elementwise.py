@@ -67,11 +67,40 @@ class BroadcastRows:
     The result consists of `groups` groups of `rows` rows, each of which has equally many pixels. With `CHANNEL`, each
     row of a group has other values, and all groups have the same ones: one row of channels for each image is
     `rows` = images. With `PIXEL`, the rows of a group have the same values, and each group has other ones.
+
+    With `CHANNEL`, `together` adjacent pixels are computed as one pixel with correspondingly more channels.
     """
 
     broadcast: Broadcast
     groups: int = 1
     rows: int = 1
+    together: int = 1
+
+
+#: Lanes for which the number of pixels that are computed as one is chosen, on all machines.
+_LANES = 16
+#: Channels of a pixel below which FUSE takes longer for the pixels, one after the other, than the bus.
+_FEW_CHANNELS = 8
+#: Maximum number of channels of pixels that are computed together, and minimum ratio of the elements of a row of pixels
+#: to their number: the values of each are loaded separately.
+_MAX_CHANNELS, _ELEMENTS_OF_LINE = 1024, 128
+
+
+def pixels_together(pixels: int, channels: int) -> int:
+    """Return the number of adjacent pixels that are computed as one, so that few channels fill the lanes.
+
+    Parameters
+    ----------
+    pixels : int
+        Number of pixels of a row, which is a multiple of the result.
+    channels : int
+        Number of channels of a pixel.
+    """
+    if channels >= _FEW_CHANNELS:
+        return 1
+    most = min(_MAX_CHANNELS // channels, pixels * channels // _ELEMENTS_OF_LINE)
+    sizes = [size for size in range(1, most + 1) if pixels % size == 0]
+    return min(sizes, key=lambda size: (ceil_div(size * channels, _LANES) / size, size), default=1)
 
 
 def broadcast_of(b: tuple[int, ...], a: tuple[int, ...]) -> BroadcastRows | None:
@@ -86,11 +115,13 @@ def broadcast_of(b: tuple[int, ...], a: tuple[int, ...]) -> BroadcastRows | None
     ]
     if len(runs) <= 1:
         return BroadcastRows(Broadcast.SCALAR if runs and runs[0][0] else Broadcast.ALL)
-    broadcast, (*outer, _, _) = (
-        Broadcast.PIXEL if runs[-1][0] else Broadcast.CHANNEL,
-        (size for _, size in runs),
-    )
-    return BroadcastRows(broadcast, *((1, 1), (1, *outer), outer)[len(outer)]) if len(outer) < 3 else None
+    *outer, pixels, channels = (size for _, size in runs)
+    if len(outer) > 2:
+        return None
+    groups, rows = (1,) * (2 - len(outer)) + tuple(outer)
+    if runs[-1][0]:
+        return BroadcastRows(Broadcast.PIXEL, groups, rows)
+    return BroadcastRows(Broadcast.CHANNEL, groups, rows, pixels_together(pixels, channels))
 
 
 def operands_of(a: Tensor, b: Tensor, y: tuple[int, ...]) -> tuple[Tensor, Tensor, BroadcastRows] | None:
@@ -107,8 +138,8 @@ def operands_of(a: Tensor, b: Tensor, y: tuple[int, ...]) -> tuple[Tensor, Tenso
         if first.shape == y:
             return first, second, how
         own = broadcast_of(first.shape, y)
-        row_of_channels = own == BroadcastRows(Broadcast.CHANNEL) and how.broadcast == Broadcast.CHANNEL
-        if row_of_channels and how.groups == 1 and first.elements * how.rows == math.prod(y):
+        by_channel = own is not None and own.broadcast == how.broadcast == Broadcast.CHANNEL
+        if by_channel and how.groups == 1 and first.elements * how.rows == math.prod(y):
             return first, second, how
     return None
 
@@ -127,7 +158,7 @@ def needs_contiguous(graph: Graph, node: Node) -> bool:
     _, small, how = found
     channels = y.shape[-1] if y.shape else 1
     if how.broadcast == Broadcast.CHANNEL:
-        return small.elements != how.rows * channels
+        return small.elements * how.together != how.rows * channels
     return how.broadcast == Broadcast.PIXEL and small.elements * how.rows * channels != y.elements
 
 
@@ -144,7 +175,8 @@ def needs_contiguous(graph: Graph, node: Node) -> bool:
     "factor",
     "groups",
     "rows",
-    added=("factor", "groups", "rows"),
+    "together",
+    added=("factor", "groups", "rows", "together"),
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ElementwiseLayer(Layer):
@@ -168,9 +200,9 @@ class ElementwiseLayer(Layer):
         Requantization parameters of each channel.
     factor : int
         Constant by which the first tensor is multiplied before the requantization of each channel.
-    groups, rows : int
-        Groups of rows of pixels, and rows of each group, if the second tensor's values repeat in rows
-        (`BroadcastRows`).
+    groups, rows, together : int
+        Groups of rows of pixels, rows of each group, and pixels that are computed as one, if the second tensor is
+        broadcast (`BroadcastRows`).
     """
 
     other: str | None = None
@@ -184,6 +216,7 @@ class ElementwiseLayer(Layer):
     factor: int = 1
     groups: int = 1
     rows: int = 1
+    together: int = 1
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -204,12 +237,15 @@ class ElementwiseLayer(Layer):
     def view(self) -> tuple[int, int]:
         """Number of pixels and number of channels between which a small second tensor distinguishes."""
         y = self.shapes[self.y]
+        if self.drain and self.small is None:
+            return y.h * y.w * y.c // len(self.drain.bias), len(self.drain.bias)
         if self.small is None or self.broadcast == Broadcast.SCALAR:
             return y.h * y.w, y.c
         other, total = self.shapes[self.small], y.h * y.w * y.c
         elements = other.h * other.w * other.c
         if self.broadcast == Broadcast.CHANNEL:
-            return total * self.rows // elements, elements // self.rows
+            channels = elements // self.rows * self.together
+            return total // channels, channels
         return elements * self.rows, total // (elements * self.rows)
 
     @property
@@ -630,11 +666,18 @@ class ElementwiseSteps:
         compact = all(context.layouts[name].compact(self._bytes(name)) for name in whole)
         self.flat = compact and not layer.by_channel
         self.pixels, self.channels = layer.view
-        rowwise = [layer.small] if layer.small and layer.broadcast == Broadcast.CHANNEL else []
         self.layouts = context.layouts | {
             name: _viewed(context.layouts[name], layer.pixels_of(name), self.channels, self._bytes(name))
-            for name in (*whole, *rowwise)
+            for name in whole
         }
+        #: Bytes of the values of one pixel of a small second tensor.
+        self.width = 0
+        if layer.small:
+            size, by_channel = self._bytes(layer.small), layer.broadcast == Broadcast.CHANNEL
+            self.width = (self.channels // layer.together if by_channel else 1) * size
+            self.layouts[layer.small] = _viewed(
+                context.layouts[layer.small], layer.pixels_of(layer.small), self.width // size, size
+            )
         self.y = self.layouts[layer.y]
         if self.flat:
             self.pixels, self.channels = ceil_div(self.total, self.n), self.n
@@ -654,13 +697,15 @@ class ElementwiseSteps:
         self.table = None if layer.table is None else context.tables(layer.name, layer.table)
         self.slots = None if layer.drain is None else Slots(context, layer.name, layer.drain, self.blocks)
         if before:
-            self.out, self.wide = before.out, before.wide
+            self.out, self.wide, self.repeated = before.out, before.wide, before.repeated
         else:
             size = (self.rows * self.channels + self.n) * self._bytes(layer.y)
             self.out = BufferRotation(BufferMemory.SP, f"{layer.name}.y", size, context.schedule.y_buffers)
-            by_channel = layer.broadcast == Broadcast.CHANNEL
+            by_channel, depth = layer.broadcast == Broadcast.CHANNEL, 2 if self._moves else 1
             count = self._held(layer.broadcast) * (self.blocks if by_channel else 1)
-            self.wide = BufferRotation(BufferMemory.ACC, f"{layer.name}.wide", count, 2 if self._moves else 1)
+            self.wide = BufferRotation(BufferMemory.ACC, f"{layer.name}.wide", count, depth)
+            held = self.lines * self.width * layer.together + self.n
+            self.repeated = BufferRotation(BufferMemory.SP, f"{layer.name}.repeated", held, depth)
         self._widened: dict[int, BufferRef] = {}
 
     def steps(self) -> list[TileStep]:
@@ -742,11 +787,13 @@ class ElementwiseSteps:
                 lines = {"len": length}
                 source = source.plus(start * self.n * size)
             else:
-                if broadcast in (Broadcast.PIXEL, Broadcast.SCALAR):
-                    width = size
+                width = width if broadcast == Broadcast.ALL else self.width
                 lines = {"len": width, "y_count": count, "dram_y": layout.pixel, "dst_y": width}
                 if layout.pixel == width or count == 1:
                     lines = {"len": count * width}
+                if broadcast == Broadcast.CHANNEL and self.layer.together > 1:
+                    lines = {"len": width, "y_count": self.layer.together, "dst_y": width, "z_count": count}
+                    lines |= {"dram_z": layout.pixel, "dst_z": self.layer.together * width}
                 source = source.plus(start * layout.pixel)
             return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
 
@@ -845,6 +892,8 @@ class ElementwiseSteps:
         if len(self._widened) == len(self.wide.buffers):
             del self._widened[next(iter(self._widened))]
         self._widened[start] = acc = self.wide.next()
+        if layer.together > 1 and self.layouts[layer.small].on_chip:
+            source, pitch = self._repeated(source, pitch, count, step), self.width * layer.together
         by_channel = layer.broadcast == Broadcast.CHANNEL
         dtype = layer.shapes[layer.small].dtype
         # Zero points of a residual addition are subtracted later.
@@ -871,6 +920,32 @@ class ElementwiseSteps:
             )
         )
         return acc
+
+    def _repeated(self, source: BufferRef, pitch: int, count: int, step: TileStep) -> BufferRef:
+        """Return the address of `count` rows of channels, each repeated for the pixels that are computed as one.
+
+        The rows are in the scratchpad, `pitch` bytes apart, and FUSE copies them.
+        """
+        layer, target = self.layer, self.repeated.next()
+        assert layer.small is not None
+        dtype = layer.shapes[layer.small].dtype
+        step.fuse.append(
+            self.context.command(
+                Unit.FUSE,
+                src=FUSE_SRC.pack(a_src=1, a_dtype=dtype),
+                stage=FUSE_STAGE.pack(d_dst=1, d_dtype=dtype, tail_dim=FUSE_DIMS.index("n")),
+                a_base=source,
+                a_u=pitch,
+                u_y=1,
+                x_count=layer.together,
+                y_count=count,
+                lanes_tail=self.width // DTYPE_BYTES[dtype],
+                d_base=target,
+                d_x=self.width,
+                d_y=self.width * layer.together,
+            )
+        )
+        return target
 
     def _factor(self, step: TileStep) -> BufferRef:
         """Return the accumulator row that contains the layer's factor; the first step writes it."""

@@ -16,7 +16,7 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.identity import identity
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Drain
-from compiler.layers.elementwise import ElementwiseLayer, ElementwiseSteps
+from compiler.layers.elementwise import ElementwiseLayer, ElementwiseSteps, pixels_together
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     DTYPES,
@@ -103,7 +103,8 @@ def lower_prelu(low: LoweringContext) -> ElementwiseLayer:
         raise UnsupportedLoweringError("its slopes must be constant")
     given, factor = affine(x), affine(slope)
     slopes = _slopes(slope.data, low.x.shape, channels)
-    layer = _of_channels(low, slope, slopes) if slopes.ndim == 1 else None
+    together = pixels_together(low.x.elements // channels, channels) if slopes.ndim == 1 else 1
+    layer = _of_channels(low, slope, np.tile(slopes, together)) if slopes.ndim == 1 else None
     if layer is not None:
         return layer
     plus, minus = _scales(low, slope)
