@@ -556,6 +556,8 @@ def elementwise_tilings(context: TilingContext, layer: ElementwiseLayer) -> Tili
         if layer.small and layer.broadcast == Broadcast.CHANNEL and not context.on_chip(layer.small):
             once = columns * n * DTYPE_BYTES[layer.shapes[layer.small].dtype] * (layer.rows == 1)
         of_x = _BUFFERS if work.load else _BUFFERS[:1]
+        if 1 < columns < blocks and work.load:  # the first tile of a range waits for the second operand
+            of_x = _BUFFERS[1:]
         for rows, buffers, results in product(_tile_sizes(layer, work), of_x, _results(context, work)):
             lines = max(rows // work.row, 1) if work.row else 0
             held = rows * work.held[0] + lines * work.of_row[0]
