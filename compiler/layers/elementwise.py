@@ -42,8 +42,8 @@ from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, halves_word, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
 from cosim.semantics.fixed_point import scale
-from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
-from hw.isa.enums import DTYPE_BYTES, BSource, Op, Requant, Rounding, Unit
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, MATRIX_WORD
+from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Requant, Rounding, Unit
 
 
 @identity("Spread", "ALL", "CHANNEL", "PIXEL", "SCALAR")
@@ -473,6 +473,25 @@ def _product(low: LoweringContext, y: Tensor, a: Tensor, b: Tensor, clip: tuple[
     }
 
 
+#: Minimum number of pixels, in relation to N * N, for which the weights of `_expands` are worth loading.
+_EXPANDED_PIXELS = 8
+
+
+def _expands(layer: ElementwiseLayer, n: int) -> bool:
+    """Return True if MATRIX repeats a value per pixel for its channels, so that FUSE need not process single pixels.
+
+    This is faster if there are so few channels that FUSE would take longer than the bus.
+    """
+    small = layer.small
+    if small is None or layer.broadcast != Broadcast.PIXEL or layer.groups * layer.rows > 1:
+        return False
+    of_small, of_x, of_y = (DTYPE_BYTES[layer.shapes[name].dtype] for name in (small, layer.x, layer.y))
+    pixels, channels = layer.view
+    cycles = 1 + max(of_x, of_y) * ceil_div(channels, n)
+    slow = cycles * n > (of_x + of_y) * channels + of_small
+    return of_small == 1 and slow and pixels >= _EXPANDED_PIXELS * n * n
+
+
 class _Stream(NamedTuple):
     """Work of an elementwise layer, whose schedule counts rows of N elements, or pixels if channels differ.
 
@@ -503,7 +522,8 @@ def _stream(layer: ElementwiseLayer, n: int, on_chip: Callable[[str], bool], col
     """Return the work of a layer, of which at most `columns` blocks of channels are in a tile."""
     y, small = layer.shapes[layer.y], layer.small
     sizes = {name: DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)}
-    pixels, channels = layer.view if layer.by_channel else (ceil_div(y.h * y.w * y.c, n), n)
+    flat = not layer.by_channel or _expands(layer, n)
+    pixels, channels = (ceil_div(y.h * y.w * y.c, n), n) if flat else layer.view
     width = min(columns * n, channels)
     turns, blocks = ceil_div(channels, width), ceil_div(width, n)
     whole = [name for name in layer.inputs if name != small]
@@ -512,10 +532,13 @@ def _stream(layer: ElementwiseLayer, n: int, on_chip: Callable[[str], bool], col
     loaded = [name for name in whole if not on_chip(name)]
     held = sum(sizes[name] for name in loaded) * width
     load = sum(sizes[name] * layer.pixels_of(name) for name in loaded) * width / layer.view[0]
-    if not layer.by_channel:
+    if flat:
         load = held
     row, of_row = 0, (0, 0)
-    if small and layer.broadcast == Broadcast.PIXEL:
+    if small and flat and layer.broadcast == Broadcast.PIXEL:
+        more = 0 if on_chip(small) else ceil_div(n, layer.view[1])
+        held, load = held + more, load + more
+    elif small and layer.broadcast == Broadcast.PIXEL:
         work += 1
         held += 0 if on_chip(small) else sizes[small]
         load += 0 if on_chip(small) else sizes[small]
@@ -547,18 +570,20 @@ _BUSY = 0.9
 def elementwise_tilings(context: TilingContext, layer: ElementwiseLayer) -> Tilings:
     """Yield the tilings of an elementwise layer that fit, with part of the channels only if these are many."""
     n, found = context.config.n, False
-    blocks = ceil_div(layer.view[1], n) if layer.by_channel else 1
+    expands = _expands(layer, n)
+    blocks = ceil_div(layer.view[1], n) if layer.by_channel and not expands else 1
+    weights = layer.view[1] * n * n if expands else 0
     slots = context.config.param_slots if layer.drain else blocks
     for columns in cuts(blocks):
         if columns > (slots if blocks <= slots else slots // 2):
             continue
-        work, once = _stream(layer, n, context.on_chip, columns), 0
+        work, once = _stream(layer, n, context.on_chip, columns), weights
         if layer.small and layer.broadcast == Broadcast.CHANNEL and not context.on_chip(layer.small):
             once = columns * n * DTYPE_BYTES[layer.shapes[layer.small].dtype] * (layer.rows == 1)
         of_x = _BUFFERS if work.load else _BUFFERS[:1]
         if 1 < columns < blocks and work.load:  # the first tile of a range waits for the second operand
             of_x = _BUFFERS[1:]
-        for rows, buffers, results in product(_tile_sizes(layer, work), of_x, _results(context, work)):
+        for rows, buffers, results in product(_tile_sizes(layer, work, n), of_x, _results(context, work)):
             lines = max(rows // work.row, 1) if work.row else 0
             held = rows * work.held[0] + lines * work.of_row[0]
             used = buffers * held + results * rows * work.held[1] + once
@@ -596,8 +621,11 @@ def _results(context: TilingContext, work: _Stream) -> tuple[int, ...]:
     return (2, 3) if work.store and work.fuse * context.config.fuse_rate > _BUSY * bus else (2,)
 
 
-def _tile_sizes(layer: ElementwiseLayer, work: _Stream) -> list[int]:
+def _tile_sizes(layer: ElementwiseLayer, work: _Stream, n: int) -> list[int]:
     """Return the numbers of pixels of a tile that are tried: parts of a row of pixels, or whole rows."""
+    if _expands(layer, n):
+        channels = layer.view[1]
+        return [groups * channels for groups in cuts(ceil_div(work.total, channels))]
     if layer.groups * layer.rows == 1:
         return cuts(work.total)
     pixels = layer.row_pixels
@@ -666,7 +694,9 @@ class ElementwiseSteps:
         self.total = image.h * image.w * image.c
         whole = [name for name in (*layer.inputs, layer.y) if name != layer.small]
         compact = all(context.layouts[name].compact(self._bytes(name)) for name in whole)
-        self.flat = compact and not layer.by_channel
+        expands = _expands(layer, self.n)
+        self.expands = expands and compact and context.layouts[layer.small or layer.x].compact(1)
+        self.flat = compact and (not layer.by_channel or self.expands)
         self.pixels, self.channels = layer.view
         self.layouts = context.layouts | {
             name: _viewed(context.layouts[name], layer.pixels_of(name), self.channels, self._bytes(name))
@@ -693,6 +723,10 @@ class ElementwiseSteps:
         self.rows = (
             min(rows, self.pixels) if layer.groups * layer.rows == 1 else min(rows, self.lines * self.row)
         )
+        self.group = layer.view[1] if self.expands else 1
+        self.rows = min(
+            ceil_div(self.rows, self.group) * self.group, ceil_div(self.pixels, self.group) * self.group
+        )
         self.sources = {"a": self._source("a", layer.x, Broadcast.ALL, before)}
         if layer.other:
             self.sources[layer.stream] = self._source(layer.stream, layer.other, layer.broadcast, before)
@@ -705,6 +739,8 @@ class ElementwiseSteps:
             self.out = BufferRotation(BufferMemory.SP, f"{layer.name}.y", size, context.schedule.y_buffers)
             by_channel, depth = layer.broadcast == Broadcast.CHANNEL, 2 if self._moves else 1
             count = self._held(layer.broadcast) * (self.blocks if by_channel else 1)
+            if self.expands:
+                count, self.weights = self.rows, self._weights()
             self.wide = BufferRotation(BufferMemory.ACC, f"{layer.name}.wide", count, depth)
             held = self.lines * self.width * layer.together + self.n
             self.repeated = BufferRotation(BufferMemory.SP, f"{layer.name}.repeated", held, depth)
@@ -738,11 +774,16 @@ class ElementwiseSteps:
         """Return the maximum number of pixels of an operand that a tile needs."""
         if broadcast == Broadcast.CHANNEL:
             return self.lines
+        if self.expands:
+            return self.rows // self.group * self.n
         return min(self.rows, self.row) if broadcast == Broadcast.PIXEL else 1
 
     def _small_part(self, start: int, count: int) -> tuple[int, int]:
         """Return the first pixel and the number of pixels of the second operand that a tile needs."""
         layer = self.layer
+        if self.expands:
+            first = start // self.group * self.n
+            return first, min(ceil_div(count, self.group) * self.n, layer.view[0] - first)
         row, column = divmod(start, self.row)
         if layer.broadcast == Broadcast.CHANNEL:
             return row % layer.rows, max(count // self.row, 1)
@@ -894,12 +935,13 @@ class ElementwiseSteps:
         if len(self._widened) == len(self.wide.buffers):
             del self._widened[next(iter(self._widened))]
         self._widened[start] = acc = self.wide.next()
+        if self.expands:
+            step.matrix.append(self._expanded(source, count, acc, step))
+            return acc
         if layer.together > 1 and self.layouts[layer.small].on_chip:
             source, pitch = self._repeated(source, pitch, count, step), self.width * layer.together
         by_channel = layer.broadcast == Broadcast.CHANNEL
         dtype = layer.shapes[layer.small].dtype
-        # Zero points of a residual addition are subtracted later.
-        zero = layer.fields.get("zp_ab", 0) >> 16 if layer.stream == "b" else 0
         step.fuse.append(
             self.context.command(
                 Unit.FUSE,
@@ -913,7 +955,7 @@ class ElementwiseSteps:
                 b_base=source,
                 b_x=pitch,
                 b_n=self.n * self._bytes(layer.small),
-                zp_ab=halves_word(0, zero),
+                zp_ab=halves_word(0, self._zero),
                 x_count=count,
                 n_count=self.blocks if by_channel else 1,
                 d_base=acc,
@@ -922,6 +964,45 @@ class ElementwiseSteps:
             )
         )
         return acc
+
+    @property
+    def _zero(self) -> int:
+        """Zero point of a small second operand; those of a residual addition are subtracted later."""
+        zero = self.layer.fields.get("zp_ab", 0) >> 16 & 0xFFFF if self.layer.stream == "b" else 0
+        return zero - ((zero & 0x8000) << 1)
+
+    def _weights(self) -> TileBuffers:
+        """Return the weights with which MATRIX repeats N values for all channels of their pixels."""
+        context, n = self.context, self.n
+        pixels = np.arange(self.group * n).reshape(self.group, 1, n) // self.group
+        ones = context.constant(f"{self.layer.name}.ones", (pixels == np.arange(n)[:, None]).astype(np.int8))
+        return TileBuffers(
+            CircularBuffer(BufferMemory.SP, f"{self.layer.name}.ones", pixels.size * n),
+            lambda _, address: [
+                context.command(Unit.LOAD, dram=BufferRef(ones), dst=address, len=pixels.size * n)
+            ],
+        )
+
+    def _expanded(self, source: BufferRef, count: int, acc: BufferRef, step: TileStep) -> Command:
+        """Return the command that repeats the values of `count` pixels for all channels of each pixel."""
+        n, group = self.n, self.group
+        assert self.layer.small is not None
+        dtype = self.layer.shapes[self.layer.small].dtype
+        return self.context.command(
+            Unit.MATRIX,
+            word=MATRIX_WORD.pack(a_unsigned=int(dtype == Dtype.U8)),
+            a_base=source,
+            a_zp=self._zero,
+            a_v=n,
+            x_count=ceil_div(count, n),
+            oc_count=group,
+            w_base=self.weights.get(0, step),
+            w_row=n,
+            w_oc=n * n,
+            acc_base=acc,
+            acc_x=group,
+            acc_oc=1,
+        )
 
     def _repeated(self, source: BufferRef, pitch: int, count: int, step: TileStep) -> BufferRef:
         """Return the address of `count` rows of channels, each repeated for the pixels that are computed as one.
