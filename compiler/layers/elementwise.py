@@ -42,6 +42,7 @@ from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, halves_word, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
 from cosim.semantics.fixed_point import scale
+from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, MATRIX_WORD
 from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Requant, Rounding, Unit
 
@@ -477,19 +478,21 @@ def _product(low: LoweringContext, y: Tensor, a: Tensor, b: Tensor, clip: tuple[
 _EXPANDED_PIXELS = 8
 
 
-def _expands(layer: ElementwiseLayer, n: int) -> bool:
+def _expands(layer: ElementwiseLayer, config: MlaConfig) -> bool:
     """Return True if MATRIX repeats a value per pixel for its channels, so that FUSE need not process single pixels.
 
-    This is faster if there are so few channels that FUSE would take longer than the bus.
+    This is faster if there are so few channels that FUSE would take longer than the bus. MATRIX takes N cycles for each
+    weight tile if a tile has fewer than N times N pixels.
     """
-    small = layer.small
+    small, n = layer.small, config.n
     if small is None or layer.broadcast != Broadcast.PIXEL or layer.groups * layer.rows > 1:
         return False
     of_small, of_x, of_y = (DTYPE_BYTES[layer.shapes[name].dtype] for name in (small, layer.x, layer.y))
     pixels, channels = layer.view
     cycles = 1 + max(of_x, of_y) * ceil_div(channels, n)
     slow = cycles * n > (of_x + of_y) * channels + of_small
-    return of_small == 1 and slow and pixels >= _EXPANDED_PIXELS * n * n
+    groups = min(config.acc_rows // (2 * channels), n)
+    return of_small == 1 and slow and channels < groups * cycles and pixels >= _EXPANDED_PIXELS * n * n
 
 
 class _Stream(NamedTuple):
@@ -507,6 +510,8 @@ class _Stream(NamedTuple):
         Number of pixels of a row, if a second operand has other values in each row; 0 otherwise.
     of_row : (int, int)
         Scratchpad bytes of these values, and their accumulator rows.
+    least : float
+        Minimum cycles of a tile: of MATRIX, if it repeats values (`_expands`), for N rows of each weight tile.
     """
 
     total: int
@@ -516,13 +521,20 @@ class _Stream(NamedTuple):
     held: tuple[int, int]
     row: int
     of_row: tuple[int, int]
+    least: float
+
+    def busy(self, count: int) -> float:
+        """Return the cycles of FUSE, or of MATRIX if it takes longer, for a tile of `count` rows or pixels."""
+        return max(count * self.fuse, self.least)
 
 
-def _stream(layer: ElementwiseLayer, n: int, on_chip: Callable[[str], bool], columns: int) -> _Stream:
+def _stream(
+    layer: ElementwiseLayer, config: MlaConfig, on_chip: Callable[[str], bool], columns: int
+) -> _Stream:
     """Return the work of a layer, of which at most `columns` blocks of channels are in a tile."""
-    y, small = layer.shapes[layer.y], layer.small
+    y, small, n = layer.shapes[layer.y], layer.small, config.n
     sizes = {name: DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)}
-    flat = not layer.by_channel or _expands(layer, n)
+    flat = not layer.by_channel or _expands(layer, config)
     pixels, channels = (ceil_div(y.h * y.w * y.c, n), n) if flat else layer.view
     width = min(columns * n, channels)
     turns, blocks = ceil_div(channels, width), ceil_div(width, n)
@@ -534,8 +546,9 @@ def _stream(layer: ElementwiseLayer, n: int, on_chip: Callable[[str], bool], col
     load = sum(sizes[name] * layer.pixels_of(name) for name in loaded) * width / layer.view[0]
     if flat:
         load = held
-    row, of_row = 0, (0, 0)
+    row, of_row, least = 0, (0, 0), 0.0
     if small and flat and layer.broadcast == Broadcast.PIXEL:
+        least = float(layer.view[1] * n)
         more = 0 if on_chip(small) else ceil_div(n, layer.view[1])
         held, load = held + more, load + more
     elif small and layer.broadcast == Broadcast.PIXEL:
@@ -547,7 +560,7 @@ def _stream(layer: ElementwiseLayer, n: int, on_chip: Callable[[str], bool], col
         work += blocks / row
         load += of_row[0] / row
     store = 0 if on_chip(layer.y) else sizes[layer.y] * width
-    return _Stream(pixels * turns, load / n, store / n, work, (held, store), row, of_row)
+    return _Stream(pixels * turns, load / n, store / n, work, (held, store), row, of_row, least)
 
 
 def _acc_rows(layer: ElementwiseLayer, rows: int, columns: int) -> int:
@@ -570,20 +583,22 @@ _BUSY = 0.9
 def elementwise_tilings(context: TilingContext, layer: ElementwiseLayer) -> Tilings:
     """Yield the tilings of an elementwise layer that fit, with part of the channels only if these are many."""
     n, found = context.config.n, False
-    expands = _expands(layer, n)
+    expands = _expands(layer, context.config)
     blocks = ceil_div(layer.view[1], n) if layer.by_channel and not expands else 1
     weights = layer.view[1] * n * n if expands else 0
     slots = context.config.param_slots if layer.drain else blocks
     for columns in cuts(blocks):
         if columns > (slots if blocks <= slots else slots // 2):
             continue
-        work, once = _stream(layer, n, context.on_chip, columns), weights
+        work, once = _stream(layer, context.config, context.on_chip, columns), weights
         if layer.small and layer.broadcast == Broadcast.CHANNEL and not context.on_chip(layer.small):
             once = columns * n * DTYPE_BYTES[layer.shapes[layer.small].dtype] * (layer.rows == 1)
         of_x = _BUFFERS if work.load else _BUFFERS[:1]
         if 1 < columns < blocks and work.load:  # the first tile of a range waits for the second operand
             of_x = _BUFFERS[1:]
-        for rows, buffers, results in product(_tile_sizes(layer, work, n), of_x, _results(context, work)):
+        for rows, buffers, results in product(
+            _tile_sizes(layer, work, context.config), of_x, _results(context, work)
+        ):
             lines = max(rows // work.row, 1) if work.row else 0
             held = rows * work.held[0] + lines * work.of_row[0]
             used = buffers * held + results * rows * work.held[1] + once
@@ -595,7 +610,7 @@ def elementwise_tilings(context: TilingContext, layer: ElementwiseLayer) -> Tili
                 context,
                 work.total / rows,
                 rows * work.load,
-                rows * work.fuse,
+                work.busy(rows),
                 rows * work.store,
                 buffers,
                 results,
@@ -621,9 +636,9 @@ def _results(context: TilingContext, work: _Stream) -> tuple[int, ...]:
     return (2, 3) if work.store and work.fuse * context.config.fuse_rate > _BUSY * bus else (2,)
 
 
-def _tile_sizes(layer: ElementwiseLayer, work: _Stream, n: int) -> list[int]:
+def _tile_sizes(layer: ElementwiseLayer, work: _Stream, config: MlaConfig) -> list[int]:
     """Return the numbers of pixels of a tile that are tried: parts of a row of pixels, or whole rows."""
-    if _expands(layer, n):
+    if _expands(layer, config):
         channels = layer.view[1]
         return [groups * channels for groups in cuts(ceil_div(work.total, channels))]
     if layer.groups * layer.rows == 1:
@@ -634,13 +649,13 @@ def _tile_sizes(layer: ElementwiseLayer, work: _Stream, n: int) -> list[int]:
 
 def elementwise_tile_model(layer: ElementwiseLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of an elementwise layer."""
-    work = _stream(layer, context.config.n, context.on_chip, s.columns)
+    work = _stream(layer, context.config, context.on_chip, s.columns)
     pipeline = even_tiles(
         s,
         work.total,
         min(s.rows, work.total),
         lambda start, count: [("x", start, count * work.load)] if work.load else [],
-        lambda count: count * work.fuse,
+        work.busy,
         lambda count: count * work.store,
         1,
         layer.table is not None,
@@ -694,7 +709,7 @@ class ElementwiseSteps:
         self.total = image.h * image.w * image.c
         whole = [name for name in (*layer.inputs, layer.y) if name != layer.small]
         compact = all(context.layouts[name].compact(self._bytes(name)) for name in whole)
-        expands = _expands(layer, self.n)
+        expands = _expands(layer, context.config)
         self.expands = expands and compact and context.layouts[layer.small or layer.x].compact(1)
         self.flat = compact and (not layer.by_channel or self.expands)
         self.pixels, self.channels = layer.view

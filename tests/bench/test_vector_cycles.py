@@ -39,6 +39,8 @@ STREAMS = (
     ("add", [(1, 56, 1, 64), (1, 1, 56, 64)], 100, 0.94),
     ("mul", [(1, 112, 112, 3), (3,)], 100, 0.93),
     ("add", [(4, 64, 64, 5), (4, 1, 1, 5)], 100, 0.95),
+    ("mul", [(1, 97, 101, 7), (1, 97, 101, 1)], 100, 0.94),
+    ("add", [(1, 80, 80, 20), (1, 80, 80, 1)], 100, 0.93),
 )
 #: Shapes of x and of the slopes of a PReLU, True for slopes of both signs, and minimum share.
 PRELUS = (

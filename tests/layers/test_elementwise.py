@@ -252,6 +252,48 @@ def test_values_of_rows_are_not_repeated(
     assert [layer.ops for layer in network.layers] == [("tanh",)] * produced + [(op,)], f"seed {seed}"
 
 
+@pytest.mark.parametrize("where", ["DRAM", "scratchpad", "slice"])
+@pytest.mark.parametrize(
+    "types", [("int8", "uint8"), ("uint8", "int8"), ("int16", "int8"), ("int8", "int16")]
+)
+@pytest.mark.parametrize(("target", "side"), [("n4", 12), ("n8", 23)])
+@pytest.mark.parametrize("op", ["add", "mul"])
+def test_value_per_pixel_of_few_channels(
+    op: str, target: str, side: int, types: tuple[str, str], where: str
+) -> None:
+    """MATRIX repeats the values, unless they have 16 bits or the pixels are apart."""
+    draft = Draft(np.random.default_rng(zlib.crc32(repr((op, target, types, where)).encode())))
+    rng, channels = draft.rng, int(draft.rng.choice((2, 3, 5, 7)))
+    shape, small = (1, side, side, channels), (1, side, side, 1)
+    dtype = "int16" if "int16" in types else "int8"
+
+    def quantization(dtype: str) -> Quantization:
+        zero = {"int8": int(rng.integers(-99, 99)), "uint8": int(rng.integers(30, 220)), "int16": 0}[dtype]
+        return Quantization.per_tensor(
+            float(rng.uniform(0.6, 1.4)) * (2.0**-15 if dtype == "int16" else 2.0**-7), zero
+        )
+
+    meaning = quantization(types[0])
+    if where == "slice":
+        whole = draft.graph.add_input(Tensor("x", (*shape[:3], 9), types[0], meaning))
+        starts, steps = (0, 0, 0, 1), (1, 1, 1, 1)
+        x = draft.into(
+            "slice",
+            [whole],
+            Tensor("part", shape, types[0], meaning),
+            starts=starts,
+            sizes=shape,
+            steps=steps,
+        )
+    else:
+        x = draft.graph.add_input(Tensor("x", shape, types[0], meaning))
+    other = draft.graph.add_input(Tensor("other", small, types[1], quantization(types[1])))
+    if where == "scratchpad" and types[1] != "int16":
+        other = draft.node("tanh", [other], small, scale=1 / 128, dtype=types[1])
+    y = draft.into(op, [x, other], Tensor("y", shape, dtype, quantization(dtype)))
+    assert not check(draft, [y], target).host
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_rows_of_any_size_in_tiles_of_any_size(seed: int) -> None:
     """Tiles are parts of a row of pixels or several rows, with all or some of the channels."""
