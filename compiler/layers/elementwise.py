@@ -738,6 +738,7 @@ class ElementwiseSteps:
         self.rows = (
             min(rows, self.pixels) if layer.groups * layer.rows == 1 else min(rows, self.lines * self.row)
         )
+        #: Rows of N elements that consist of N pixels, of which a tile has a multiple, if MATRIX repeats their values.
         self.group = layer.view[1] if self.expands else 1
         self.rows = min(
             ceil_div(self.rows, self.group) * self.group, ceil_div(self.pixels, self.group) * self.group
