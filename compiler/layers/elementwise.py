@@ -276,7 +276,7 @@ _SUMS = {"reference": Rounding.DOUBLE, "xnnpack": Rounding.SINGLE, "onnxruntime"
 
 
 def lower_unary(low: LoweringContext) -> Layer:
-    """Lower a function of one operand."""
+    """Lower a function of one operand, and functions of its result."""
     node = low.anchor
     if node.op == "clip" and low.x.dtype not in BYTES and same_quantization(low.x, low.y):
         bounds = clip_range(low.y, node.attributes["low"], node.attributes["high"])
@@ -290,8 +290,10 @@ def lower_unary(low: LoweringContext) -> Layer:
             f"{node.op} of {low.x.dtype} tensors quantized channel by channel, or not at all"
         )
     x = next(t for t in low.graph.ins(node) if not t.constant)
-    common = low.common(x=x.name)
-    return ElementwiseLayer(**common, table=table_of(low.graph, node, low.rounding))
+    table = table_of(low.graph, node, low.rounding)
+    for after in low.nodes[1:]:
+        table = table_of(low.graph, after, low.rounding)[table & 255]
+    return ElementwiseLayer(**low.common(x=x.name), table=table)
 
 
 def _check_kernels(low: LoweringContext) -> None:

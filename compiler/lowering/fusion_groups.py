@@ -70,15 +70,19 @@ IN_PLACE: dict[str, Callable[["LoweredNetwork", LoweringContext], list[Layer]]] 
 ANCHORS = frozenset(op for op, lowering in LOWERINGS.items() if lowering.epilogue)
 
 
+#: Operators whose layers can compute further functions of their results. A requantization is lowered as a move.
+_ELEMENTWISE = BINARY_OPS | (TABLE_OPS - {"requantize"})
+
+
 def has_epilogue(op: str) -> bool:
     """Return True if other operators can be fused after an operator, into its layer."""
-    return op in ANCHORS or op in BINARY_OPS
+    return op in ANCHORS or op in _ELEMENTWISE
 
 
 def fuse_epilogues(graph: Graph) -> tuple[tuple[str, ...], ...]:
     """Return the names of fused nodes: an anchor, then a clip, a table, an addition and a clip, each optional.
 
-    Sums and products of two tensors that are not fused in this way are fused with the functions that follow them.
+    Sums, products and functions that are not fused in this way are fused with the functions that follow them.
 
     The low bytes' product of an int16 activation is fused with the addition of the high bytes' product instead.
 
@@ -119,8 +123,8 @@ def fuse_epilogues(graph: Graph) -> tuple[tuple[str, ...], ...]:
 
 
 def _functions_after(graph: Graph, node: Node) -> Iterator[str]:
-    """Yield the functions of one operand that can be fused into the layer of a sum or product of two tensors."""
-    if node.op not in BINARY_OPS or is_unary(graph, node):
+    """Yield the functions of one operand that can be fused into the layer of a sum, a product or a function."""
+    if node.op not in _ELEMENTWISE or not (node.op in BINARY_OPS or is_unary(graph, node)):
         return
     following = _only_consumer(graph, node)
     while following is not None and (_is_clip(graph, following) or is_unary(graph, following)):
@@ -180,7 +184,7 @@ def refusal(graph: Graph, nodes: Group) -> str:
     anchor = anchor_of(nodes)
     if anchor.op in _INNER:
         return _refused_around(graph, anchor, nodes)
-    if anchor.op in BINARY_OPS:
+    if anchor.op in _ELEMENTWISE:
         fusible = (anchor.name, *_functions_after(graph, anchor))
         apart = [node for node, name in zip_longest(nodes, fusible[: len(nodes)]) if node.name != name]
         return (

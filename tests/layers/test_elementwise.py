@@ -368,6 +368,18 @@ def test_clip_of_an_int16_sum_is_part_of_its_layer(op: str) -> None:
     assert len(check(draft, [z], "n8").layers) == 1
 
 
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
+def test_functions_of_functions_are_one_table(rounding: str) -> None:
+    """MobileNetV3's hard swish, as some converters write it, takes two layers."""
+    draft = Draft(np.random.default_rng(7))
+    x, three, sixth = draft.input((1, 6, 7, 19)), draft.constant(()), draft.constant(())
+    shifted = draft.node("add", [x, three], x.shape, scale=0.1)
+    gate = draft.node("clip", [shifted], x.shape, like=shifted, low=0.0, high=6.0)
+    z = draft.node("mul", [draft.node("mul", [x, gate], x.shape, scale=0.3), sixth], x.shape, scale=0.2)
+    network = check(draft, [z], "n8", rounding)
+    assert [layer.ops for layer in network.layers] == [("add", "clip"), ("mul", "mul")]
+
+
 def test_sum_with_another_reader_is_a_layer_of_its_own() -> None:
     draft, shape = Draft(np.random.default_rng(6)), (1, 6, 7, 19)
     y = draft.node("add", [draft.input(shape), draft.input(shape)], shape)
