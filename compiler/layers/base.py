@@ -45,7 +45,20 @@ class Addend(Residual):
     """Addition of a second int32 tensor to the sums, before they are requantized."""
 
 
-@identity("Drain", "bias", "mult", "exponent", "zp", "clip", "rounding", "dtype", "residual", "table")
+@identity(
+    "Drain",
+    "bias",
+    "mult",
+    "exponent",
+    "zp",
+    "clip",
+    "rounding",
+    "dtype",
+    "residual",
+    "table",
+    "negative",
+    added=("negative",),
+)
 @dataclass(frozen=True, eq=False)
 class Drain:
     """Requantization of sums to the integers of the output, with one set of parameters for each channel.
@@ -66,6 +79,8 @@ class Drain:
         Addition after clipping and table lookup or, for an Addend, before requantization.
     table : (256,) int16 array or None
         Lookup table applied after clipping.
+    negative : pair of (channels,) arrays, or None
+        Multiplier and exponent of each channel for sums below zero, if they differ from those of other sums.
     """
 
     bias: NDArray[np.int64]
@@ -77,6 +92,7 @@ class Drain:
     dtype: Dtype = Dtype.I8
     residual: Residual | None = None
     table: NDArray[np.int16] | None = None
+    negative: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     @property
     def common_scale(self) -> bool:
@@ -88,7 +104,11 @@ class Drain:
     def part(self, channels: "slice | NDArray[np.int64]") -> "Drain":
         """Return the drain of some channels, in the given order."""
         return replace(
-            self, bias=self.bias[channels], mult=self.mult[channels], exponent=self.exponent[channels]
+            self,
+            bias=self.bias[channels],
+            mult=self.mult[channels],
+            exponent=self.exponent[channels],
+            negative=self.negative and (self.negative[0][channels], self.negative[1][channels]),
         )
 
     def padded(self, size: int, n: int) -> "Drain":

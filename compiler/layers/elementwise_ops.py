@@ -14,7 +14,13 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import COMPARISONS, ORDERING
 from compiler.ir.tensor import Tensor, same_values
 from compiler.layers.base import Drain, Layer
-from compiler.layers.elementwise import Broadcast, ElementwiseLayer, broadcast_of, lower_unary
+from compiler.layers.elementwise import (
+    BroadcastRows,
+    ElementwiseLayer,
+    broadcast_of,
+    lower_unary,
+    operands_of,
+)
 from compiler.layers.epilogue_lowering import scales_of_sum
 from compiler.layers.layer_kind import ALL, BYTES, ElementTypes, Lowering
 from compiler.layers.lowering_context import (
@@ -77,13 +83,11 @@ _BOOL = ("bool",)
 _MAX_FACTOR = 1 << 21
 
 
-def _operands(low: LoweringContext, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Broadcast]:
+def _operands(low: LoweringContext, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, BroadcastRows]:
     """Return the operand with the shape of the result, the other operand, and how the latter is broadcast."""
-    for first, second in ((a, b), (b, a)):
-        if first.shape == low.y.shape and not first.constant:
-            broadcast = broadcast_of(second.shape, first.shape)
-            if broadcast is not None:
-                return first, second, broadcast
+    found = operands_of(a, b, low.y.shape)
+    if found is not None:
+        return found
     shapes = f"{list(a.shape)} and {list(b.shape)}"
     raise UnsupportedLoweringError(f"operands of shapes {shapes} for {list(low.y.shape)}")
 
@@ -106,8 +110,8 @@ def lower_logic(low: LoweringContext) -> Layer:
     if is_unary(low.graph, node):
         return lower_unary(low)
     a, b = low.graph.ins(node)
-    x, other, broadcast = _operands(low, a, b)
-    common: dict[str, Any] = {**low.common(other.name, x=x.name), "other": other.name, "broadcast": broadcast}
+    x, other, how = _operands(low, a, b)
+    common: dict[str, Any] = {**low.common(other.name, x=x.name), "other": other.name, **vars(how)}
     src = {"requant": Requant.IMM, "rounding": Rounding.SINGLE}
     fields = {"mult": 1, "shifts": bytes_word(_SAME, _SAME), "clip_lo": 0, "clip_hi": 1}
     if node.op not in COMPARISONS:
@@ -121,10 +125,10 @@ def lower_logic(low: LoweringContext) -> Layer:
         ):  # equal if less apart
             raise UnsupportedLoweringError(f"{node.op} of values that are rounded to multiples of 1/256")
         if node.op == "equal":
-            how = {"mult": -1, "neg_mult": 1, "zp": 1}
-            return ElementwiseLayer(**common, src={**src, "op": Op.SUB, "neg_en": 1}, fields=fields | how)
-        how = {"mult": sign, "zp": int(node.op == "less_equal")}
-        return ElementwiseLayer(**common, src={**src, "op": Op.SUB}, fields=fields | how)
+            parts = {"mult": -1, "neg_mult": 1, "zp": 1}
+            return ElementwiseLayer(**common, src={**src, "op": Op.SUB, "neg_en": 1}, fields=fields | parts)
+        parts = {"mult": sign, "zp": int(node.op == "less_equal")}
+        return ElementwiseLayer(**common, src={**src, "op": Op.SUB}, fields=fields | parts)
     if not _both_bytes(a, b):
         raise UnsupportedLoweringError(f"{node.op} of {a.dtype} and {b.dtype} values of different scales")
     return _compared(low, x, other, sign, common)
@@ -229,13 +233,13 @@ def lower_where(low: LoweringContext) -> Layer:
         raise UnsupportedLoweringError("a choice between two tensors")
     number = int(values[constants[0]].data.reshape(()))  # type: ignore[union-attr]
     chosen, inverse = values[1 - constants[0]], constants[0] == 0
-    x, other, broadcast = _operands(low, chosen, condition)
+    x, other, how = _operands(low, chosen, condition)
     zeros = [int(inverse) if tensor is condition else number for tensor in (x, other)]
     limits = np.iinfo(low.y.dtype)
     return ElementwiseLayer(
         **low.common(other.name, x=x.name),
         other=other.name,
-        broadcast=broadcast,
+        **vars(how),
         src={"op": Op.MUL, "requant": Requant.IMM, "rounding": Rounding.SINGLE},
         fields={
             "zp_ab": halves_word(*zeros),
@@ -278,8 +282,8 @@ _HALF_RANGE = 128
 def lower_index_key(low: LoweringContext) -> Layer:
     """Lower keys of 8-bit integers: 256 times the integer, counted from the middle of its range, plus the position."""
     x, positions = low.graph.ins(low.anchor)
-    broadcast = broadcast_of(positions.shape, x.shape)
-    if broadcast is None or x.shape != low.y.shape:
+    how = broadcast_of(positions.shape, x.shape)
+    if how is None or x.shape != low.y.shape:
         raise UnsupportedLoweringError(f"positions {list(positions.shape)} of {list(x.shape)}")
     least = low.anchor.attributes["least"]
     fields = {
@@ -293,7 +297,7 @@ def lower_index_key(low: LoweringContext) -> Layer:
     return ElementwiseLayer(
         **low.common(positions.name),
         other=positions.name,
-        broadcast=broadcast,
+        **vars(how),
         stream="r",
         src={"rounding": Rounding.SINGLE},
         stage={"r_raw": 1, "r_ls": 0},

@@ -89,9 +89,8 @@ class Slots(Parameters):
 
     def _make(self, name: str, drain: Drain, depth: int) -> CircularBuffer:
         self.source = FUSE_SRC.pack(requant=Requant.SLOT, rounding=drain.rounding, bias_en=1)
-        self.image = self.context.constant(
-            f"{name}.parameters", param_image(self.n, drain.bias, drain.mult, drain.exponent)
-        )
+        image = param_image(self.n, drain.bias, drain.mult, drain.exponent, drain.negative)
+        self.image, self.block = self.context.constant(f"{name}.parameters", image), image.size // self.blocks
         return CircularBuffer(BufferMemory.SLOT, f"{name}.slots", self.size, depth)
 
     def get(self, block: int, step: TileStep) -> BufferRef:
@@ -104,7 +103,7 @@ class Slots(Parameters):
 
     def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
         assert isinstance(key, int)
-        block, slot = 9 * self.n, 16 * self.n
+        block, slot = self.block, 16 * self.n
         return [
             self.context.command(
                 Unit.LOAD,

@@ -1,7 +1,12 @@
-"""PReLU in three FUSE passes per tile: min(x, 0) * slope, max(x, 0), and their sum."""
+"""PReLU: a scaling whose multipliers for values below zero differ between channels.
+
+Slopes that differ between pixels take two FUSE passes: the positive part of x, and its sum with the product of the
+negative part and the slopes. MATRIX copies x to the accumulator, from which both passes read it.
+"""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from itertools import product
 from typing import cast
 
 import numpy as np
@@ -12,7 +17,8 @@ from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileB
 from compiler.ir.graph import Graph, Node
 from compiler.ir.identity import identity
 from compiler.ir.tensor import Tensor
-from compiler.layers.elementwise import ElementwiseLayer, ElementwiseSteps
+from compiler.layers.base import Drain
+from compiler.layers.elementwise import ElementwiseLayer, ElementwiseSteps, pixels_together
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     DTYPES,
@@ -20,16 +26,17 @@ from compiler.layers.lowering_context import (
     UnsupportedLoweringError,
     affine,
     clip_range,
+    values_of,
 )
-from compiler.layers.tile_pipeline import TilePipeline, row_tile_model
-from compiler.layers.tiling_context import TILE_CYCLES, LayerContext, TilingContext, Tilings
+from compiler.layers.tile_pipeline import STAGGERED_PASS_CYCLES, TilePipeline, even_tiles
+from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings, stream_cycles
 from compiler.reference import Kernels, run_node
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, float32_ratio, halves_word, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
 from cosim.semantics.fixed_point import scale
-from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
-from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Requant, Rounding, Unit
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, MATRIX_WORD
+from hw.isa.enums import BSource, Dtype, Op, Requant, Rounding, Unit
 
 _MAX_PART = (1 << 15) - 1
 
@@ -52,8 +59,8 @@ class PReluLayer(ElementwiseLayer):
 
     Parameters
     ----------
-    slopes : (channels,) or (pixels, channels) array
-        Stored slope of each channel or of each element, of type `slope_dtype`.
+    slopes : (elements,) array
+        Stored slope of each element, or of the elements after which they repeat, of type `slope_dtype`.
     x_zp, slope_zp, y_zp : int
         Zero points of input, slopes and output.
     positive, negative : (int, int)
@@ -75,12 +82,17 @@ class PReluLayer(ElementwiseLayer):
     clip: tuple[int, int]
 
     @property
-    def by_channel(self) -> bool:
-        """True: every channel, or every element, has a separate slope."""
-        return True
+    def signs(self) -> tuple[bool, bool]:
+        """True if slopes are negative, and if slopes are positive."""
+        slopes = self.slopes.astype(np.int64) - self.slope_zp
+        return bool((slopes < 0).any()), bool((slopes > 0).any())
 
 
-def lower_prelu(low: LoweringContext) -> PReluLayer:
+#: Rounding modes in the order in which they are tried.
+_MODES = (Rounding.DOUBLE, Rounding.EVEN, Rounding.AWAY, Rounding.SINGLE)
+
+
+def lower_prelu(low: LoweringContext) -> ElementwiseLayer:
     """Lower a PReLU with the first rounding mode that reproduces the host's results for all values and slopes.
 
     Raises
@@ -93,34 +105,84 @@ def lower_prelu(low: LoweringContext) -> PReluLayer:
     if slope.data is None:
         raise UnsupportedLoweringError("its slopes must be constant")
     given, factor = affine(x), affine(slope)
+    slopes = _slopes(slope.data, low.x.shape)
+    if slopes.size in (1, channels):
+        together = pixels_together(low.x.elements // channels, channels)
+        layer = _of_channels(low, slope, np.resize(slopes, channels * together))
+        if layer is not None:
+            return layer
+    plus, minus = _scales(low, slope)
     fields = {
-        "slopes": _slopes(slope.data, low.x.shape, channels),
+        "slopes": slopes,
         "slope_dtype": DTYPES[slope.dtype],
         "x_zp": given.zero_point,
         "slope_zp": factor.zero_point,
         "y_zp": affine(y).zero_point,
-        "positive": quantize_multiplier(float32_ratio(given.scale, 1.0, affine(y).scale)),
-        "negative": quantize_multiplier(float32_ratio(given.scale, factor.scale, affine(y).scale)),
+        "positive": plus,
+        "negative": minus,
         "clip": clip_range(y),
     }
-    for rounding in (Rounding.DOUBLE, Rounding.EVEN, Rounding.AWAY, Rounding.SINGLE):
+    for rounding in _MODES:
         layer = PReluLayer(**low.common(), **fields, rounding=rounding)
         if _same(low, layer, slope):
             return layer
     raise UnsupportedLoweringError(f"no rounding mode of the machine reproduces {low.rounding}")
 
 
-def _slopes(slope: NDArray, shape: tuple[int, ...], channels: int) -> NDArray:
-    """Return one slope per channel, or one slope per element if slopes differ between pixels."""
-    if slope.size == 1 or (slope.size, slope.shape[-1]) == (channels, channels):
-        return np.ascontiguousarray(np.broadcast_to(slope.reshape(-1), channels))
-    return np.ascontiguousarray(np.broadcast_to(slope, shape)).reshape(-1, channels)
+def _slopes(slope: NDArray, shape: tuple[int, ...]) -> NDArray:
+    """Return the slopes of the elements of x after which slopes repeat; of one channel if all slopes are equal."""
+    slope = slope.reshape((1,) * (len(shape) - slope.ndim) + slope.shape)
+    repeated = next((i for i, size in enumerate(slope.shape) if size > 1), len(shape))
+    return np.ascontiguousarray(np.broadcast_to(slope, slope.shape[:repeated] + shape[repeated:])).reshape(-1)
+
+
+def _of_channels(low: LoweringContext, slope: Tensor, slopes: NDArray) -> ElementwiseLayer | None:
+    """Return a layer with multipliers of each channel that reproduce the host's results; None if there are none.
+
+    Values below zero are multiplied by their slope and by the multiplier of products. This multiplier must keep its
+    exponent, on which the results of `Rounding.DOUBLE` depend, so that its product with a slope may exceed 32 bits.
+    The multipliers are therefore divided by a power of two, by which the values are multiplied beforehand.
+    """
+    x, zero, clip, (plus, minus) = (
+        affine(low.x),
+        affine(low.y).zero_point,
+        clip_range(low.y),
+        _scales(low, slope),
+    )
+    factors = slopes.astype(np.int64) - affine(slope).zero_point
+    half = (1 << (bits := int(np.abs(factors).max()).bit_length())) >> 1
+    mult, exponent = np.full(slopes.size, (plus[0] + half) >> bits), np.full(slopes.size, plus[1])
+    negative = (factors * minus[0] + half) >> bits, np.full(slopes.size, minus[1])
+    kinds, first = np.unique(slopes, return_index=True)
+    every = values_of(low.x.dtype)
+    values = np.tile(((every.astype(np.int64) - x.zero_point) << bits)[:, None], kinds.size)
+    wanted = _wanted(low, slope, kinds, every)
+    for rounding in _MODES:
+        above, below = (
+            scale(values, m[first], e[first], 0, rounding) for m, e in ((mult, exponent), negative)
+        )
+        if np.array_equal(np.clip(np.where(values < 0, below, above) + zero, *clip), wanted):
+            bias = np.zeros(slopes.size, np.int64)
+            fields = {
+                "zp_ab": halves_word(x.zero_point, 0),
+                "zp": zero,
+                "clip_lo": clip[0],
+                "clip_hi": clip[1],
+            }
+            drain = Drain(bias, mult, exponent, zero, clip, rounding, negative=negative)
+            return ElementwiseLayer(**low.common(), fields=fields, drain=drain, factor=1 << bits)
+    return None
+
+
+def _scales(low: LoweringContext, slope: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the multiplier and exponent of values, and of products of values and slopes."""
+    x, factor, y = (affine(each).scale for each in (low.x, slope, low.y))
+    return quantize_multiplier(float32_ratio(x, 1.0, y)), quantize_multiplier(float32_ratio(x, factor, y))
 
 
 def _same(low: LoweringContext, layer: PReluLayer, slope: Tensor) -> bool:
     """Return True if a layer computes the operator's result for every input value with every slope."""
-    limits, kinds = np.iinfo(low.x.dtype), np.unique(layer.slopes)
-    every = np.arange(limits.min, limits.max + 1).astype(low.x.dtype)
+    every, kinds = values_of(low.x.dtype), np.unique(layer.slopes)
     x = every.astype(np.int64)[:, None] - layer.x_zp
     product = np.minimum(x, 0) * (kinds.astype(np.int64) - layer.slope_zp)
     above = np.clip(scale(x, *layer.positive, 0, layer.rounding), 0, _MAX_PART)
@@ -140,26 +202,44 @@ def _wanted(low: LoweringContext, slope: Tensor, kinds: NDArray, every: NDArray)
     return run_node(graph, node, values, rounding=cast(Kernels, low.rounding))[0]
 
 
+#: Accumulator buffers for x: two passes of different tiles alternate while MATRIX copies the next tile.
+_COPIES = 3
+#: Numbers of buffers that are tried for x and slopes, and for results.
+_BUFFERS = ((2, 2), (3, 2), (3, 3), (4, 3))
+
+
+def _row_cycles(layer: PReluLayer) -> int:
+    """Return the FUSE cycles of a row of N elements: the second pass reads two rows from the scratchpad."""
+    return 3 + all(layer.signs)
+
+
 def prelu_tilings(context: TilingContext, layer: PReluLayer) -> Tilings:
-    """Yield the tilings of a PReLU that fit: three passes over each row, with buffers for both summands."""
+    """Yield the tilings of a PReLU that fit; the schedule counts rows of N elements."""
     n, y = context.config.n, layer.shapes[layer.y]
-    pixels, blocks = y.h * y.w, ceil_div(y.c, n)
-    for rows in cuts(pixels):
-        held = 2 * rows if layer.slopes.ndim == 2 else 1  # each tile loads its slopes if they are per element
-        used = (2 * rows * 3 + held) * blocks * n
-        used += (not context.x_on_chip) * 2 * (rows * y.c + n) + (not context.y_on_chip) * 2 * (
-            rows * y.c + n
-        )
-        if used > context.free or rows > 0xFFFF:
+    total = ceil_div(y.h * y.w * y.c, n)
+    for rows, (of_x, of_y) in product(cuts(total), _BUFFERS):
+        held = of_x * (1 + (not context.x_on_chip)) + of_y * (not context.y_on_chip) + 2
+        if rows * held * n + n * n > context.free or _COPIES * rows > context.acc_rows:
             continue
-        work = 3 * pixels * blocks
-        cycles = max(work, ceil_div(pixels, rows) * 3 * TILE_CYCLES) + rows * blocks
-        yield cycles, LayerSchedule(rows=rows, on_chip=context.y_on_chip)
+        load, store = rows * (1 + (not context.x_on_chip)), rows * (not context.y_on_chip)
+        work = rows * _row_cycles(layer) + 2 * STAGGERED_PASS_CYCLES
+        cycles = stream_cycles(context, total / rows, load, work, store, of_x, of_y)
+        yield cycles, LayerSchedule(rows=rows, x_buffers=of_x, y_buffers=of_y, on_chip=context.y_on_chip)
 
 
 def prelu_tile_model(layer: PReluLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of a PReLU."""
-    return row_tile_model(layer, s, context, 3, 3 * ceil_div(layer.shapes[layer.x].c, context.config.n), 1)
+    y = layer.shapes[layer.y]
+    total = ceil_div(y.h * y.w * y.c, context.config.n)
+    return even_tiles(
+        s,
+        total,
+        min(s.rows, total),
+        lambda start, count: [("b", start, count), *([] if context.x_on_chip else [("x", start, count)])],
+        lambda count: count * _row_cycles(layer) + 2 * STAGGERED_PASS_CYCLES,
+        lambda count: 0 if context.y_on_chip else count,
+        3,
+    )
 
 
 _MAX_PRELU_PART = (1 << 15) - 1
@@ -168,96 +248,147 @@ _ONE, _ONE_EXPONENT = quantize_multiplier(1.0)
 
 
 class PReluSteps(ElementwiseSteps):
-    """Code generator of a PReLU, with tiles of pixels (all their channels) and tiles of slopes."""
+    """Code generator of a PReLU whose slopes differ between pixels, with tiles of rows of N elements.
+
+    The first pass of a tile precedes the second pass of the tile before, so that no pass waits for the pass before it.
+    """
 
     def __init__(self, context: CodegenContext, layer: PReluLayer):
         super().__init__(context, layer)
-        self.prelu = layer
-        self.line = self.blocks * self.n
-        self.each = layer.slopes.ndim == 2  # True if each element has a separate slope
-        padded = np.zeros((*layer.slopes.shape[:-1], self.line), layer.slopes.dtype)
-        padded[..., : layer.slopes.shape[-1]] = layer.slopes
-        self.source = context.constant(f"{layer.name}.slopes", padded.reshape(-1))
-        held, turns = (self.rows, context.schedule.x_buffers) if self.each else (1, 1)
-        self.slopes = TileBuffers(
-            CircularBuffer(BufferMemory.SP, f"{layer.name}.slopes", held * self.line, turns),
-            self._load_slopes,
+        self.prelu, n = layer, self.n
+        self.slopes = layer.slopes
+        if self.slopes.size % n:  # tiles begin at multiples of N
+            self.slopes = np.resize(self.slopes, self.pixels * n)
+        self.source = context.constant(f"{layer.name}.slopes", self.slopes)
+        size, depth = self.rows * n, context.schedule.x_buffers
+        self.factors = TileBuffers(
+            CircularBuffer(BufferMemory.SP, f"{layer.name}.slopes", size, depth), self._load_slopes
         )
-        size = self.rows * self.line
-        self.low = BufferRotation(BufferMemory.SP, f"{layer.name}.low", size, context.schedule.y_buffers)
-        self.high = BufferRotation(
-            BufferMemory.SP, f"{layer.name}.high", size * DTYPE_BYTES[Dtype.I16], context.schedule.y_buffers
+        ones = context.constant(f"{layer.name}.identity", np.eye(n, dtype=np.int8))
+        self.identity = TileBuffers(
+            CircularBuffer(BufferMemory.SP, f"{layer.name}.identity", n * n),
+            lambda _, address: [context.command(Unit.LOAD, dram=BufferRef(ones), dst=address, len=n * n)],
         )
+        self.copies = BufferRotation(BufferMemory.ACC, f"{layer.name}.x", self.rows, _COPIES)
+        self.above = BufferRotation(BufferMemory.SP, f"{layer.name}.above", size, 2)
+        self._begun: dict[int, tuple[BufferRef, BufferRef]] = {}
 
     def _load_slopes(self, key: Hashable, address: BufferRef) -> list[Command]:
         start, count = key  # type: ignore[misc]
-        source = BufferRef(self.source).plus(start * self.line)
-        return [self.context.command(Unit.LOAD, dram=source, dst=address, len=count * self.line)]
+        first, end, made = start * self.n, (start + count) * self.n, list[Command]()
+        while first < end:
+            source = BufferRef(self.source, 0, first % self.slopes.size)
+            length = min(end - first, self.slopes.size - source.offset)
+            to = address.plus(first - start * self.n)
+            made.append(self.context.command(Unit.LOAD, dram=source, dst=to, len=length))
+            first += length
+        return made
+
+    def _tile(self, tile: tuple[int, int], then: tuple[int, int] | None) -> TileStep:
+        first = TileStep()
+        for each in (tile, then):
+            if each is not None:
+                self._begin(*each, first)
+        step = super()._tile(tile, then)
+        for before, after in (
+            (first.loads, step.loads),
+            (first.matrix, step.matrix),
+            (first.fuse, step.fuse),
+        ):
+            after[:0] = before
+        return step
+
+    def _begin(self, start: int, count: int, step: TileStep) -> None:
+        """Add the commands that copy x of a tile to the accumulator and compute its positive part."""
+        if start in self._begun:
+            return
+        layer, n = self.prelu, self.n
+        x, _ = self._address("a", layer.x, start, count, step)
+        acc, above = self.copies.next(), self.above.next()
+        self._begun[start] = acc, above
+        word = MATRIX_WORD.pack(a_unsigned=int(layer.shapes[layer.x].dtype == Dtype.U8))
+        step.matrix.append(
+            self.context.command(
+                Unit.MATRIX,
+                word=word,
+                a_base=x,
+                a_zp=layer.x_zp,
+                a_v=n,
+                x_count=count,
+                w_base=self.identity.get(0, step),
+                w_row=n,
+                acc_base=acc,
+                acc_x=1,
+            )
+        )
+        step.fuse.append(
+            self.context.command(
+                Unit.FUSE,
+                src=FUSE_SRC.pack(requant=Requant.IMM, rounding=layer.rounding),
+                stage=FUSE_STAGE.pack(d_dst=1, d_dtype=layer.shapes[layer.y].dtype),
+                **self._rows(count, acc),
+                mult=layer.positive[0],
+                shifts=bytes_word(layer.positive[1]),
+                zp=layer.y_zp,
+                clip_lo=layer.y_zp,
+                clip_hi=layer.clip[1],
+                d_base=above,
+                d_x=n,
+            )
+        )
+        if all(layer.signs):  # the sign of a product does not tell that of x
+            fields = self._rows(count, acc) | {"clip_hi": 0, "d_base": acc, "d_x": 1}
+            step.fuse.append(self.context.command(Unit.FUSE, **fields))
+
+    def _rows(self, count: int, acc: BufferRef) -> dict[str, int | BufferRef]:
+        """Return the fields that read rows of the accumulator."""
+        return {"a_base": acc, "a_v": 1, "v_x": 1, "x_count": count}
 
     def _commands(
         self, fields: dict[str, int | BufferRef], step: TileStep, start: int, count: int
     ) -> list[Command]:
-        """Return the commands of a tile; the positive and negative summands are written to buffers of whole blocks."""
-        layer, n, line = self.prelu, self.n, self.line
-        dtype, wide = layer.shapes[layer.x].dtype, DTYPE_BYTES[Dtype.I16]
-        low, high, result = self.low.next(), self.high.next(), layer.shapes[layer.y].dtype
-        tail = FUSE_DIMS.index("n")
-        below = fields | {
-            "src": FUSE_SRC.pack(a_src=1, a_dtype=dtype),
-            "stage": FUSE_STAGE.pack(d_dst=1, d_dtype=dtype, tail_dim=tail),
-            "clip_hi": layer.x_zp,
-            "d_base": low,
-            "d_x": line,
-            "d_n": n,
-        }
-        above = fields | {
-            "src": FUSE_SRC.pack(a_src=1, a_dtype=dtype, requant=Requant.IMM, rounding=layer.rounding),
-            "stage": FUSE_STAGE.pack(d_dst=1, d_dtype=Dtype.I16, tail_dim=tail),
-            "zp_ab": halves_word(layer.x_zp, 0),
-            "mult": layer.positive[0],
-            "shifts": bytes_word(layer.positive[1]),
-            "clip_lo": 0,
-            "clip_hi": _MAX_PRELU_PART,
-            "d_base": high,
-            "d_x": line * wide,
-            "d_n": n * wide,
-        }
-        both = fields | {
-            "src": FUSE_SRC.pack(
-                a_src=1,
-                a_dtype=dtype,
-                b_src=BSource.SP,
-                b_dtype=layer.slope_dtype,
-                op=Op.MUL,
-                requant=Requant.IMM,
-                rounding=layer.rounding,
-            ),
-            "stage": FUSE_STAGE.pack(
-                residual=1, r_dtype=Dtype.I16, r_ls=0, d_dst=1, d_dtype=result, tail_dim=tail
-            ),
-            "zp_ab": halves_word(layer.x_zp, layer.slope_zp),
-            "a_base": low,
-            "a_v": line,
-            "a_n": n,
-            "b_base": self.slopes.get((start, count) if self.each else (0, 1), step),
-            "b_x": self.line if self.each else 0,
-            "b_n": n,
-            "mult": layer.negative[0],
-            "shifts": bytes_word(layer.negative[1]),
-            "clip_lo": -_MAX_PRELU_PART,
-            "clip_hi": _MAX_PRELU_PART,
-            "r_base": high,
-            "r_x": line * wide,
-            "r_n": n * wide,
-            "x_mult": _ONE,
-            "r_mult": _ONE,
-            "o_mult": _ONE,
-            "r_shifts": bytes_word(*[_ONE_EXPONENT] * 3),
-            "o_zp": layer.y_zp,
-            "r_lo": layer.clip[0],
-            "r_hi": layer.clip[1],
-        }
-        return [self.context.command(Unit.FUSE, **each) for each in (below, above, both)]
+        """Return the command that adds the positive part of a tile to the products of the negative part and slopes."""
+        layer, n, (acc, above) = self.prelu, self.n, self._begun.pop(start)
+        result, (minus, plus) = layer.shapes[layer.y].dtype, layer.signs
+        scaling, zero = layer.negative, (0, layer.negative[1])
+        # Products of positive values become 0. If slopes have both signs, there are none.
+        (mult, shift), (neg_mult, neg_shift) = scaling if minus else zero, scaling if plus else zero
+        both = (
+            fields
+            | self._rows(count, acc)
+            | {
+                "src": FUSE_SRC.pack(
+                    b_src=BSource.SP,
+                    b_dtype=layer.slope_dtype,
+                    op=Op.MUL,
+                    requant=Requant.IMM,
+                    rounding=layer.rounding,
+                    neg_en=1,
+                ),
+                "stage": FUSE_STAGE.pack(
+                    residual=1, r_dtype=result, r_ls=0, d_dst=1, d_dtype=result, tail_dim=FUSE_DIMS.index("x")
+                ),
+                "zp_ab": halves_word(0, layer.slope_zp),
+                "b_base": self.factors.get((start, count), step),
+                "b_x": n,
+                "mult": mult,
+                "neg_mult": neg_mult,
+                "shifts": bytes_word(shift, neg_shift),
+                "clip_lo": -_MAX_PRELU_PART,
+                "clip_hi": _MAX_PRELU_PART,
+                "zp_xr": halves_word(0, layer.y_zp),
+                "r_base": above,
+                "r_x": n,
+                "x_mult": _ONE,
+                "r_mult": _ONE,
+                "o_mult": _ONE,
+                "r_shifts": bytes_word(*[_ONE_EXPONENT] * 3),
+                "o_zp": layer.y_zp,
+                "r_lo": layer.clip[0],
+                "r_hi": layer.clip[1],
+            }
+        )
+        return [self.context.command(Unit.FUSE, **both)]
 
 
 def prelu_steps(context: CodegenContext, layer: PReluLayer) -> list[TileStep]:

@@ -1,8 +1,8 @@
 """Operator fusion: epilogues fused into layers, function chains as lookup tables, operators that need no layer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -70,8 +70,19 @@ IN_PLACE: dict[str, Callable[["LoweredNetwork", LoweringContext], list[Layer]]] 
 ANCHORS = frozenset(op for op, lowering in LOWERINGS.items() if lowering.epilogue)
 
 
+#: Operators whose layers can compute further functions of their results. A requantization is lowered as a move.
+_ELEMENTWISE = BINARY_OPS | (TABLE_OPS - {"requantize"})
+
+
+def has_epilogue(op: str) -> bool:
+    """Return True if other operators can be fused after an operator, into its layer."""
+    return op in ANCHORS or op in _ELEMENTWISE
+
+
 def fuse_epilogues(graph: Graph) -> tuple[tuple[str, ...], ...]:
     """Return the names of fused nodes: an anchor, then a clip, a table, an addition and a clip, each optional.
+
+    Sums, products and functions that are not fused in this way are fused with the functions that follow them.
 
     The low bytes' product of an int16 activation is fused with the addition of the high bytes' product instead.
 
@@ -103,7 +114,22 @@ def fuse_epilogues(graph: Graph) -> tuple[tuple[str, ...], ...]:
             names = tuple(n.name for n in chain)
             taken.update(names)
             out.append(names)
+    for node in graph:
+        names = (node.name, *(name for name in _functions_after(graph, node) if name not in taken))
+        if len(names) > 1 and node.name not in taken:
+            taken.update(names)
+            out.append(names)
     return tuple(reversed(out))
+
+
+def _functions_after(graph: Graph, node: Node) -> Iterator[str]:
+    """Yield the functions of one operand that can be fused into the layer of a sum, a product or a function."""
+    if node.op not in _ELEMENTWISE or not (node.op in BINARY_OPS or is_unary(graph, node)):
+        return
+    following = _only_consumer(graph, node)
+    while following is not None and (_is_clip(graph, following) or is_unary(graph, following)):
+        yield following.name
+        following = _only_consumer(graph, following)
 
 
 def _steps(op: str) -> tuple[Callable[[Graph, Node], bool], ...]:
@@ -158,6 +184,14 @@ def refusal(graph: Graph, nodes: Group) -> str:
     anchor = anchor_of(nodes)
     if anchor.op in _INNER:
         return _refused_around(graph, anchor, nodes)
+    if anchor.op in _ELEMENTWISE:
+        fusible = (anchor.name, *_functions_after(graph, anchor))
+        apart = [node for node, name in zip_longest(nodes, fusible[: len(nodes)]) if node.name != name]
+        return (
+            f"{apart[0].op} {apart[0].name!r} cannot be fused with {anchor.op} {anchor.name!r}"
+            if apart
+            else ""
+        )
     if anchor.op not in ANCHORS:
         return f"no operators can be fused into {anchor.op}"
     if len(nodes) == 2 and _adds_product(graph, nodes[1], nodes[0]):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from compiler.ir.graph import _TIMES, Graph, Node, rebuild, unused_name
 from compiler.ir.ops import BINARY_OPS, COMPARISONS, LOGIC_OPS, OPS, ORDERING, Attributes
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.layers.elementwise import broadcast_of
+from compiler.layers.elementwise import operands_of
 from compiler.layers.elementwise_ops import MAX_POSITIONS, MAX_SELECTED
 from compiler.layers.lowering_context import EIGHT_BITS, affine, is_unary, same_quantization
 from compiler.layers.softmax_across import across_columns
@@ -261,8 +261,8 @@ _MAX_ELEMENTS = 1 << 22
 def materialize_broadcasts(graph: Graph) -> Graph:
     """Materialize broadcasts of quantized sums, differences and products that the hardware does not support.
 
-    The hardware needs one operand with the shape of the result. The other operand may have the same shape, be one row
-    for all rows or, for products, one number per row. Other operands are repeated along dimensions of size one.
+    `compiler.layers.elementwise.operands_of` tells which are supported. Other operands are repeated along dimensions of
+    size one.
     """
     unsupported = {node.name for node in graph if node.op in BINARY_OPS and _needs_broadcast(graph, node)}
     if not unsupported:
@@ -295,10 +295,7 @@ def _needs_broadcast(graph: Graph, node: Node) -> bool:
 
 def _supported(a: Tensor, b: Tensor, y: Tensor) -> bool:
     """Return True if the hardware supports the broadcast of one of two operands to the result."""
-    return any(
-        first.shape == y.shape and not first.constant and broadcast_of(second.shape, first.shape) is not None
-        for first, second in ((a, b), (b, a))
-    )
+    return operands_of(a, b, y.shape) is not None
 
 
 def _repeated(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Node]:
@@ -585,11 +582,7 @@ class _LogicRewriter:
         order = sorted(dynamic, key=lambda i: -operands[i].elements)
         order += [i for i, tensor in enumerate(operands) if tensor.constant]
         for number in order:
-            supported = any(
-                a.shape == shape and not a.constant and broadcast_of(b.shape, shape) is not None
-                for a, b in (operands, operands[::-1])
-            )
-            if not supported and operands[number].shape != shape:
+            if operands_of(operands[0], operands[1], shape) is None and operands[number].shape != shape:
                 yield from self._repeated(f"{name}:operand{number}", operands, number, shape)
 
     def _repeated(

@@ -85,8 +85,16 @@ def float32_multiplier(scale: float) -> tuple[int, int]:
     return pair
 
 
-def param_image(n: int, bias: ArrayLike, multipliers: ArrayLike, exponents: ArrayLike) -> NDArray[np.uint8]:
-    """Return the parameter image of output channels, in zero-padded blocks of n lanes with 9 * n bytes each.
+def param_image(
+    n: int,
+    bias: ArrayLike,
+    multipliers: ArrayLike,
+    exponents: ArrayLike,
+    negative: tuple[ArrayLike, ArrayLike] | None = None,
+) -> NDArray[np.uint8]:
+    """Return the parameter image of output channels, in zero-padded blocks of n lanes.
+
+    A block has 9 * n bytes, or 14 * n bytes with multipliers and exponents of sums below zero.
 
     Parameters
     ----------
@@ -96,11 +104,16 @@ def param_image(n: int, bias: ArrayLike, multipliers: ArrayLike, exponents: Arra
         Bias and scale multiplier of each channel.
     exponents : (channels,) int8
         Scale exponent of each channel.
+    negative : pair of (channels,) int32 and (channels,) int8, or None
+        Multiplier and exponent of each channel for sums below zero.
     """
     channels = np.atleast_1d(np.asarray(bias)).shape[0]
     blocks = -(-channels // n)
-    image = np.zeros((blocks, 9 * n), np.uint8)
-    for start, values, dtype in ((0, bias, "<i4"), (4 * n, multipliers, "<i4"), (8 * n, exponents, "i1")):
+    parts = [(0, bias, "<i4"), (4 * n, multipliers, "<i4"), (8 * n, exponents, "i1")]
+    if negative is not None:
+        parts += [(9 * n, negative[0], "<i4"), (13 * n, negative[1], "i1")]
+    image = np.zeros((blocks, (9 if negative is None else 14) * n), np.uint8)
+    for start, values, dtype in parts:
         padded = np.zeros(blocks * n, dtype)
         padded[:channels] = values
         image[:, start : start + n * padded.itemsize] = (

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
+from compiler.ir.tensor import Quantization
 from compiler.options import DramTiming
 from compiler.reference import evaluate
 from compiler.runtime.device import open_device
@@ -26,7 +27,29 @@ STREAMS = (
     ("mul", [(1, 57, 43, 50), (1, 1, 1, 50)], 100, 0.93),
     ("add", [(1, 57, 43, 50), (1, 57, 43, 1)], 100, 0.93),
     ("add", [(1, 40, 40, 64), (1, 1, 40, 64)], 100, 0.93),
-    ("add", [(4, 30_000), (30_000,)], 100, 0.93),
+    ("add", [(4, 30_000), (30_000,)], 100, 0.97),
+    ("add", [(3, 70_000), (70_000,)], 100, 0.97),
+    ("mul", [(1, 8, 197, 197), (1, 1, 197, 197)], 100, 0.97),
+    ("mul", [(2, 56, 56, 16), (2, 1, 1, 16)], 100, 0.96),
+    ("mul", [(4, 28, 28, 100), (4, 1, 1, 100)], 100, 0.97),
+    ("add", [(8, 7, 7, 256), (8, 1, 1, 256)], 100, 0.96),
+    ("add", [(4, 28, 28, 24), (4, 1, 1, 24)], 400, 0.87),
+    ("add", [(1, 56, 56, 64), (1, 56, 1, 64)], 100, 0.97),
+    ("mul", [(4, 28, 28, 32), (1, 28, 28, 1)], 100, 0.95),
+    ("add", [(1, 56, 1, 64), (1, 1, 56, 64)], 100, 0.94),
+    ("mul", [(1, 112, 112, 3), (3,)], 100, 0.93),
+    ("add", [(4, 64, 64, 5), (4, 1, 1, 5)], 100, 0.95),
+    ("mul", [(1, 97, 101, 7), (1, 97, 101, 1)], 100, 0.94),
+    ("add", [(1, 80, 80, 20), (1, 80, 80, 1)], 100, 0.93),
+)
+#: Shapes of x and of the slopes of a PReLU, True for slopes of both signs, and minimum share.
+PRELUS = (
+    ((1, 56, 56, 32), (32,), True, 0.96),
+    ((4, 28, 28, 24), (24,), True, 0.96),
+    ((1, 14, 14, 512), (512,), False, 0.93),
+    ((1, 112, 112, 3), (3,), True, 0.92),
+    ((1, 28, 28, 72), (28, 28, 72), False, 0.90),
+    ((1, 28, 28, 72), (28, 28, 72), True, 0.69),
 )
 #: Operator, shape, size and stride of the windows, True for padding, and minimum share.
 POOLS = (
@@ -70,8 +93,33 @@ def _share(draft: Draft, name: str, latency: int, most: int = 0) -> float:
 def test_elementwise(op: str, shapes: list[tuple[int, ...]], latency: int, least: float) -> None:
     draft = Draft(np.random.default_rng(0))
     limits: dict[str, Any] = {"low": 0.0, "high": math.inf} if op == "clip" else {}
-    y = draft.node(op, [draft.input(shape) for shape in shapes], shapes[0], scale=0.5, **limits)
+    inputs, made = [draft.input(shape) for shape in shapes], np.broadcast_shapes(*shapes)
+    y = draft.node(op, inputs, made, scale=0.5, **limits)
     assert _share(draft, y.name, latency) >= least
+
+
+@pytest.mark.parametrize(("shape", "slopes", "signed", "least"), PRELUS)
+def test_prelu(shape: tuple[int, ...], slopes: tuple[int, ...], signed: bool, least: float) -> None:
+    draft = Draft(np.random.default_rng(0))
+    x, slope = draft.input(shape), draft.constant(slopes, quantization=Quantization.per_tensor(0.01))
+    assert slope.data is not None
+    if not signed:
+        np.clip(np.abs(slope.data.astype(np.int64)), 0, 127, out=slope.data, casting="unsafe")
+    y = draft.node("prelu", [x, slope], shape, scale=0.1)
+    assert _share(draft, y.name, 100) >= least
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul"])
+@pytest.mark.parametrize("function", ["clip", "hard_swish"])
+def test_function_of_a_sum_takes_no_time(op: str, function: str) -> None:
+    draft, shape = Draft(np.random.default_rng(0)), (1, 28, 28, 64)
+    y = draft.node(op, [draft.input(shape), draft.input(shape)], shape, scale=0.5)
+    limits: dict[str, Any] = {"low": 0.0, "high": math.inf} if function == "clip" else {}
+    z = draft.node(function, [y], shape, like=y if function == "clip" else None, scale=0.3, **limits)
+    graph_share = _share(draft, z.name, 100, int(op == "sub"))
+    assert graph_share >= 0.95 * 4 / 3, (
+        "the intermediate tensor, a quarter of all bytes, does not cross the bus"
+    )
 
 
 @pytest.mark.parametrize(("op", "shape", "size", "stride", "padded", "least"), POOLS)

@@ -46,11 +46,12 @@ STABLE = {
     "Copy": "source walk rescale fill",
     "DepthwiseLayer": "name nodes ops x y shapes macs batch weights drain strides pads dilations x_zp w_zp counts "
     "multiplier",
-    "Drain": "bias mult exponent zp clip rounding dtype residual table",
+    "Drain": "bias mult exponent zp clip rounding dtype residual table negative",
     "Dram": "latency bytes_per_cycle throttle",
     "Dtype": "I8 U8 I16 I32",
     "DynamicLayer": "name nodes ops x y shapes macs batch makes",
-    "ElementwiseLayer": "name nodes ops x y shapes macs batch other spread stream src stage fields table drain",
+    "ElementwiseLayer": "name nodes ops x y shapes macs batch other spread stream src stage fields table drain "
+    "factor groups rows together",
     "Execution": "key when cycles utilization where load_bytes store_bytes conflicts reuse energy_uj bound network "
     "macro",
     "Floor": "macs bytes",
@@ -94,8 +95,8 @@ STABLE = {
     "OutputLimits": "output nodes int16",
     "OutputReport": "name max_abs sqnr_db top1 quantized values left_out",
     "PReluLayer": (
-        "name nodes ops x y shapes macs batch other spread stream src stage fields table drain slopes "
-        "slope_dtype x_zp slope_zp y_zp positive negative rounding clip"
+        "name nodes ops x y shapes macs batch other spread stream src stage fields table drain factor "
+        "groups rows together slopes slope_dtype x_zp slope_zp y_zp positive negative rounding clip"
     ),
     "Phase": "conv offset block",
     "Point": "shape ops",

@@ -1,6 +1,8 @@
 """Elementwise layers equal the host's operators."""
 
 import math
+import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,8 +10,12 @@ import pytest
 
 from compiler.api import compile
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.layers.elementwise import ElementwiseLayer
+from compiler.reference import evaluate
+from compiler.runtime.session import dram_bytes
+from cosim.golden import GoldenDevice
 from hw.errors import InputError
-from tests.support.graphs import Draft, check
+from tests.support.graphs import Draft, check, run_on
 
 TARGETS = ["n4", "n8", "n16"]
 UNARY = {
@@ -212,6 +218,175 @@ def test_small_operands_of_slices_and_in_concatenations(op: str, small: tuple[in
         check(draft, [draft.node("tanh", [both], both.shape, scale=1 / 128)], target)
 
 
+#: Shapes of two operands whose values repeat in rows of pixels: of images, of image rows, of both, of few channels.
+ROWS = [
+    ((4, 3, 5, 21), (4, 1, 1, 21)),
+    ((2, 6, 5, 21), (1, 6, 1, 21)),
+    ((3, 4, 5, 21), (3, 1, 5, 21)),
+    ((3, 4, 5, 9), (1, 4, 5, 1)),
+    ((3, 4, 5, 9), (3, 1, 5, 1)),
+    ((1, 6, 1, 21), (1, 1, 5, 21)),
+    ((4, 16, 16, 3), (4, 1, 1, 3)),
+    ((1, 24, 24, 2), (2,)),
+    ((1, 9, 1, 5), (1, 1, 64, 5)),
+    ((5, 64), (5, 1)),
+]
+
+
+@pytest.mark.parametrize("produced", [False, True])
+@pytest.mark.parametrize("target", [*TARGETS, "n32"])
+@pytest.mark.parametrize("op", ["add", "sub", "mul"])
+@pytest.mark.parametrize("shapes", ROWS, ids=str)
+def test_values_of_rows_are_not_repeated(
+    shapes: tuple[tuple[int, ...], tuple[int, ...]], op: str, target: str, produced: bool
+) -> None:
+    """The second operand is in DRAM, or the layer before leaves it in the scratchpad."""
+    seed = zlib.crc32(repr((shapes, op)).encode())
+    draft = Draft(np.random.default_rng(seed))
+    x, other = (draft.input(each, str(draft.rng.choice(("int8", "uint8")))) for each in shapes)
+    if produced:
+        other = draft.node("tanh", [other], other.shape, scale=1 / 128, dtype=other.dtype)
+    operands = [x, other] if draft.rng.random() < 0.5 else [other, x]
+    y = draft.node(op, operands, np.broadcast_shapes(*shapes), scale=0.4)
+    network = check(draft, [y], target, within=int(op == "sub"))
+    assert [layer.ops for layer in network.layers] == [("tanh",)] * produced + [(op,)], f"seed {seed}"
+
+
+@pytest.mark.parametrize("where", ["DRAM", "scratchpad", "slice"])
+@pytest.mark.parametrize(
+    "types", [("int8", "uint8"), ("uint8", "int8"), ("int16", "int8"), ("int8", "int16")]
+)
+@pytest.mark.parametrize(("target", "side"), [("n4", 12), ("n8", 23)])
+@pytest.mark.parametrize("op", ["add", "mul"])
+def test_value_per_pixel_of_few_channels(
+    op: str, target: str, side: int, types: tuple[str, str], where: str
+) -> None:
+    """MATRIX repeats the values, unless they have 16 bits or the pixels are apart."""
+    draft = Draft(np.random.default_rng(zlib.crc32(repr((op, target, types, where)).encode())))
+    rng, channels = draft.rng, int(draft.rng.choice((2, 3, 5, 7)))
+    shape, small = (1, side, side, channels), (1, side, side, 1)
+    dtype = "int16" if "int16" in types else "int8"
+
+    def quantization(dtype: str) -> Quantization:
+        zero = {"int8": int(rng.integers(-99, 99)), "uint8": int(rng.integers(30, 220)), "int16": 0}[dtype]
+        return Quantization.per_tensor(
+            float(rng.uniform(0.6, 1.4)) * (2.0**-15 if dtype == "int16" else 2.0**-7), zero
+        )
+
+    meaning = quantization(types[0])
+    if where == "slice":
+        whole = draft.graph.add_input(Tensor("x", (*shape[:3], 9), types[0], meaning))
+        starts, steps = (0, 0, 0, 1), (1, 1, 1, 1)
+        x = draft.into(
+            "slice",
+            [whole],
+            Tensor("part", shape, types[0], meaning),
+            starts=starts,
+            sizes=shape,
+            steps=steps,
+        )
+    else:
+        x = draft.graph.add_input(Tensor("x", shape, types[0], meaning))
+    other = draft.graph.add_input(Tensor("other", small, types[1], quantization(types[1])))
+    if where == "scratchpad" and types[1] != "int16":
+        other = draft.node("tanh", [other], small, scale=1 / 128, dtype=types[1])
+    y = draft.into(op, [x, other], Tensor("y", shape, dtype, quantization(dtype)))
+    assert not check(draft, [y], target).host
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_rows_of_any_size_in_tiles_of_any_size(seed: int) -> None:
+    """Tiles are parts of a row of pixels or several rows, with all or some of the channels."""
+    draft = Draft(np.random.default_rng(seed))
+    rng, op = draft.rng, ("add", "mul")[seed % 2]
+    shape = tuple(int(size) for size in rng.integers(1, 12, 4))
+    if rng.random() < 0.5:
+        shape = (*shape[:3], int(rng.integers(1, 90)))
+    kept = [(0, 3), (1, 3), (1, 2), (0, 2), (0, 2, 3)][seed % 5]
+    small = tuple(size if axis in kept else 1 for axis, size in enumerate(shape))
+    y = draft.node(op, [draft.input(shape), draft.input(small)], shape, scale=0.4)
+    graph, inputs = draft.graph.finish([y.name]), draft.random_inputs()
+    first = compile(graph, "n4")
+    (name,) = first.schedule.layers
+    how = {
+        "rows": int(rng.choice((1, 2, 5, 13, 40, 10_000))),
+        "columns": int(rng.choice((1, 3, 10_000))),
+        "x_buffers": int(rng.integers(2, 5)),
+    }
+    schedule = replace(first.schedule, layers={name: replace(first.schedule.layers[name], **how)})
+    network = compile(graph, "n4", schedule=schedule)
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        found = run_on(device, network, inputs)
+    assert np.array_equal(found[y.name], evaluate(graph, inputs)[y.name]), (
+        f"seed {seed}: {shape}, {small}, {how}"
+    )
+
+
+#: Functions after a sum or product: name, attributes, and True if the quantization remains.
+AFTER: list[tuple[str, dict[str, Any], bool]] = [
+    ("clip", {"low": 0.0, "high": math.inf}, True),
+    ("clip", {"low": 0.0, "high": 6.0}, True),
+    ("clip", {"low": -1.0, "high": 1.0}, False),
+    ("hard_swish", {}, False),
+    ("requantize", {}, False),
+]
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
+@pytest.mark.parametrize("op", ["add", "sub", "mul"])
+@pytest.mark.parametrize("seed", range(6))
+def test_functions_of_a_sum_are_part_of_its_layer(seed: int, op: str, rounding: str) -> None:
+    draft = Draft(np.random.default_rng(seed))
+    rng, shape = draft.rng, (2, 5, 4, 13)
+    small = (shape, (2, 1, 1, 13), (13,), (2, 5, 4, 1))[int(rng.integers(4))]
+    dtype = str(rng.choice(("int8", "uint8")))
+    y = draft.node(op, [draft.input(shape, dtype), draft.input(small, dtype)], shape, dtype=dtype, scale=0.1)
+    for _ in range(int(rng.integers(1, 4))):
+        name, attributes, same = AFTER[int(rng.integers(len(AFTER)))]
+        dtype = dtype if same else str(rng.choice(("int8", "uint8")))
+        y = draft.node(
+            name,
+            [y],
+            shape,
+            dtype=dtype,
+            like=y if same else None,
+            scale=float(rng.uniform(0.02, 0.1)),
+            **attributes,
+        )
+    # A difference at a tie may be off by 1, which functions after it scale.
+    network = check(draft, [y], "n8", rounding, within=5 * int(op == "sub"))
+    assert len(network.layers) == 1, f"seed {seed}"
+
+
+@pytest.mark.parametrize("op", ["add", "mul"])
+def test_clip_of_an_int16_sum_is_part_of_its_layer(op: str) -> None:
+    draft, shape = Draft(np.random.default_rng(5)), (1, 6, 7, 19)
+    meaning = Quantization.per_tensor(2.0**-15 * 0.9, 0)
+    operands = [draft.graph.add_input(Tensor(f"x{i}", shape, "int16", meaning)) for i in range(2)]
+    y = draft.into(op, operands, Tensor("y", shape, "int16", meaning))
+    z = draft.into("clip", [y], Tensor("z", shape, "int16", meaning), low=-0.1, high=0.4)
+    assert len(check(draft, [z], "n8").layers) == 1
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
+def test_functions_of_functions_are_one_table(rounding: str) -> None:
+    """MobileNetV3's hard swish, as some converters write it, takes two layers."""
+    draft = Draft(np.random.default_rng(7))
+    x, three, sixth = draft.input((1, 6, 7, 19)), draft.constant(()), draft.constant(())
+    shifted = draft.node("add", [x, three], x.shape, scale=0.1)
+    gate = draft.node("clip", [shifted], x.shape, like=shifted, low=0.0, high=6.0)
+    z = draft.node("mul", [draft.node("mul", [x, gate], x.shape, scale=0.3), sixth], x.shape, scale=0.2)
+    network = check(draft, [z], "n8", rounding)
+    assert [layer.ops for layer in network.layers] == [("add", "clip"), ("mul", "mul")]
+
+
+def test_sum_with_another_reader_is_a_layer_of_its_own() -> None:
+    draft, shape = Draft(np.random.default_rng(6)), (1, 6, 7, 19)
+    y = draft.node("add", [draft.input(shape), draft.input(shape)], shape)
+    z = draft.node("clip", [y], shape, like=y, low=0.0, high=math.inf)
+    assert [layer.ops for layer in check(draft, [y, z]).layers] == [("add",), ("clip",)]
+
+
 def test_small_operand_of_many_channels_is_cut() -> None:
     draft = Draft(np.random.default_rng(4))
     a, b = draft.input((3, 70_000)), draft.input((70_000,))
@@ -230,3 +405,37 @@ def test_prelu_slopes_of_any_shape(seed: int) -> None:
     )
     for target in ("n4", "n16"):
         assert not check(draft, [y], target).host, f"seed {seed}"
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
+@pytest.mark.parametrize("seed", range(10))
+def test_prelu_with_slopes_per_channel_is_one_pass(seed: int, rounding: str) -> None:
+    draft = Draft(np.random.default_rng(seed))
+    rng, channels = draft.rng, int(draft.rng.choice((1, 3, 7, 16, 37, 140)))
+    types = [str(rng.choice(("int8", "uint8"))) for _ in range(3)]
+    x = draft.input((2, 8, 8, channels), types[0])
+    zero = int(rng.choice((0, 0, 40)))
+    slopes = draft.constant(
+        (channels,), types[1], Quantization.per_tensor(float(rng.uniform(0.002, 0.03)), zero)
+    )
+    y = draft.node("prelu", [x, slopes], x.shape, dtype=types[2], scale=float(rng.uniform(0.02, 0.3)))
+    for target in ("n4", "n16"):
+        (layer,) = check(draft, [y], target, rounding).layers
+        assert type(layer) is ElementwiseLayer, f"seed {seed}"
+
+
+def test_prelu_of_more_channels_than_parameter_slots() -> None:
+    draft = Draft(np.random.default_rng(2))
+    x = draft.input((3, 2, 2, 300))
+    slopes = draft.constant((300,), quantization=Quantization.per_tensor(0.01))
+    assert len(check(draft, [draft.node("prelu", [x, slopes], x.shape, scale=0.1)], "n4").layers) == 1
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+@pytest.mark.parametrize("slopes", [(5, 7, 9), (5, 7, 1), (5, 1, 9), (7, 9)], ids=str)
+def test_slopes_of_each_image_element_repeat_in_a_batch(slopes: tuple[int, ...], batch: int) -> None:
+    draft = Draft(np.random.default_rng(batch))
+    x = draft.input((batch, 5, 7, 9))
+    y = draft.node("prelu", [x, draft.constant(slopes, quantization=Quantization.per_tensor(0.01))], x.shape)
+    for target in TARGETS:
+        check(draft, [y], target)

@@ -133,7 +133,7 @@ def test_chains_are_split_and_merged() -> None:
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (("clip", "add"), "no operators can be fused into clip"),
+        (("clip", "add"), "cannot be fused with clip"),
         (("conv2d", "add"), "is not the only reader of 'conv2d"),
         (("conv2d", "clip", "max_pool2d"), "an epilogue cannot execute max_pool2d"),
         (("max_pool2d", "conv2d"), "no operators can be fused into max_pool2d"),

@@ -15,7 +15,7 @@ from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.lowering_context import is_unary
 from compiler.layers.pool import PoolLayer
-from compiler.lowering.fusion_groups import ANCHORS
+from compiler.lowering.fusion_groups import ANCHORS, has_epilogue
 from compiler.lowering.lower import LoweredNetwork
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
@@ -49,7 +49,7 @@ def merge_obstacle(
 ) -> str:
     """Return why two layers cannot be merged; empty if they can."""
     last, node = graph.nodes[first.nodes[-1]], graph.nodes[second.nodes[0]]
-    if graph.nodes[first.nodes[0]].op not in ANCHORS:
+    if not has_epilogue(graph.nodes[first.nodes[0]].op):
         return f"{first.ops[0]} has no epilogue that can include other operators"
     if len(second.nodes) > 1 or not _fits_epilogue(graph, node.name):
         return f"{node.op} cannot be part of an epilogue"
