@@ -18,7 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from math import inf, prod
+from operator import mul
 from typing import cast
 
 from compiler.layers.strided_copy import Dim, Walk, run_beats
@@ -96,7 +98,10 @@ class TileGroup:
     pitch : int
         Distance between lines in the source.
     digits : tuple of (int, int, int)
-        One or two dimensions of the bytes of a line that are used: number, distance in the line and in the destination.
+        Dimensions of the bytes of a line that are used: number, distance in the line and in the destination. Bytes that
+        are equidistant in the line, and bytes of up to two dimensions that fit N bytes.
+    per_tile : int
+        Number of bytes of a line that a tile contains; equidistant bytes may need several tiles.
     loops : tuple of (int, int, int)
         Tiles: numbers, and distances in source and destination.
     copies : tuple of (int, int, int)
@@ -108,15 +113,32 @@ class TileGroup:
     columns: int
     pitch: int
     digits: tuple[Dim, ...]
+    per_tile: int
     loops: tuple[Dim, ...]
     copies: tuple[Dim, ...]
     x: int
     y: int
 
     @property
-    def rows(self) -> int:
-        """Number of rows of a transposed tile."""
+    def used(self) -> int:
+        """Number of rows of the transposed tiles of a line that are used."""
         return prod(count for count, _, _ in self.digits)
+
+    @property
+    def equidistant(self) -> bool:
+        """True if the used bytes of a line are equidistant."""
+        steps = accumulate((count for count, _, _ in self.digits), mul, initial=self.digits[0][1])
+        return all(x == step for (_, x, _), step in zip(self.digits, steps, strict=False))
+
+    @property
+    def line_tiles(self) -> int:
+        """Number of tiles for the bytes of a line."""
+        return ceil_div(self.used, self.per_tile)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of the transposed tiles of a line."""
+        return self.line_tiles * self.per_tile
 
     @property
     def pair(self) -> int | None:
@@ -126,7 +148,7 @@ class TileGroup:
     @property
     def tiles(self) -> int:
         """Number of tiles."""
-        return prod(count for count, _, _ in self.loops)
+        return self.line_tiles * prod(count for count, _, _ in self.loops)
 
     @cached_property
     def ordered(self) -> tuple[Dim, ...]:
@@ -135,30 +157,55 @@ class TileGroup:
 
     def commands(self, most: int) -> int:
         """Return the number of MATRIX commands, for tiles of sums of at most `most` rows."""
+        if self.line_tiles > 1:
+            return self.tiles // self.line_tiles
         longest = self.ordered[0][0] if self.loops else 1
         return self.tiles // longest * ceil_div(longest, max(most // self.rows, 1))
 
 
-def _digits(dims: list[Dim], n: int) -> tuple[list[Dim], list[Dim]]:
-    """Choose the bytes of a line of n bytes that a tile uses.
+#: Maximum number of dimensions of the bytes of a line: FUSE has two more loops, for the tiles.
+_MAX_DIGITS = 3
 
-    Returns the chosen dimensions, each with the largest number of steps that fits a line, and the other dimensions.
+
+def _digits(dims: list[Dim], n: int, most: int) -> tuple[list[Dim], list[Dim]]:
+    """Choose the bytes of a line that the tiles of a line contain, of which at most `most` are used.
+
+    Returns the chosen dimensions, each with the largest number of steps that fits, and the other dimensions. The chosen
+    ones are equidistant bytes, or bytes of two dimensions within n bytes.
     """
     rest = sorted((dim for dim in dims if dim[0] > 1 and dim[1] > 0), key=lambda dim: dim[1])
     none = [dim for dim in dims if dim[0] > 1 and dim[1] <= 0]
     if not rest:
         return [(1, 1, 0)], none
-    count, x, y = rest.pop(0)
-    taken = min(count, (n - 1) // x + 1)
-    chosen = [(taken, x, y)]
-    if taken < count:
-        return chosen, [*none, *rest, (count, x, y)]
-    span = (count - 1) * x + 1
-    for index, (more, step, _) in enumerate(rest):
-        fits = min(more, (n - span) // step + 1)
-        if step > x and fits > 1:
-            return [*chosen, (fits, *rest[index][1:])], [*none, *rest]
+    unit = rest[0][1]
+    per = (n - 1) // unit + 1
+    chosen, run = list[Dim](), 1
+    while rest and len(chosen) < _MAX_DIGITS and rest[0][1] == unit * run:
+        count, x, y = rest[0]
+        fits = min(most // per * per // run, count)
+        if fits < min(count, 2) or (not chosen and fits < count):
+            break
+        rest.pop(0)
+        if fits < count:
+            return [*chosen, (ceil_div(count, ceil_div(count, fits)), x, y)], [*none, *rest, (count, x, y)]
+        chosen.append((count, x, y))
+        run *= count
+    if not chosen:
+        count, x, y = rest.pop(0)
+        return [(min(count, per), x, y)], [*none, *rest, (count, x, y)]
+    if len(chosen) == 1:
+        span = (run - 1) * unit + 1
+        for index, (more, step, _) in enumerate(rest):
+            fits = min(more, (n - span) // step + 1)
+            if step > unit and fits > 1:
+                return [*chosen, (fits, *rest[index][1:])], [*none, *rest]
     return chosen, [*none, *rest]
+
+
+def _per_tile(digits: tuple[Dim, ...], n: int) -> int:
+    """Return the number of used bytes of a line per tile: all that fit a line, or as many equidistant ones as do."""
+    used, span = prod(count for count, _, _ in digits), sum((count - 1) * x for count, x, _ in digits) + 1
+    return used if span <= n else (n - 1) // digits[0][1] + 1
 
 
 def _split(total: int, size: int) -> Iterator[tuple[int, int, int]]:
@@ -170,7 +217,7 @@ def _split(total: int, size: int) -> Iterator[tuple[int, int, int]]:
         yield whole * size, 1, rest
 
 
-def regions(walk: Walk, lane: int, n: int) -> Iterator[TileGroup]:
+def regions(walk: Walk, lane: int, engine: Engine) -> Iterator[TileGroup]:
     """Yield the tiles of the transposition of a walk, in groups of equal size.
 
     Parameters
@@ -179,12 +226,13 @@ def regions(walk: Walk, lane: int, n: int) -> Iterator[TileGroup]:
         Elements of one byte, at least one dimension other than `lane` of which has a positive distance in the source.
     lane : int
         Index of the dimension that is contiguous in the destination, in bytes or in pairs of bytes.
-    n : int
-        Lines per tile, and bytes per line.
+    engine : Engine
+        Lines and rows per tile, and rows of a tile of sums.
     """
+    n = engine.n
     total, pitch, step = walk.dims[lane]
     others = [dim for index, dim in enumerate(walk.dims) if index != lane]
-    chosen, rest = _digits(others, n)
+    chosen, rest = _digits(others, n, engine.rows)
     copies = tuple(dim for dim in rest if dim[1] == 0)
     rest = [dim for dim in rest if dim[1] != 0]
     # The last chosen dimension, if it does not fit a line as a whole, is the last of the others.
@@ -195,10 +243,12 @@ def regions(walk: Walk, lane: int, n: int) -> Iterator[TileGroup]:
     for first, parts, columns in _split(total, n):
         for start, tiles, rows in _split(whole, count):
             loops = ((parts, n * pitch, n * step), (tiles, count * x, count * y), *outer)
+            digits = (*chosen[:-1], (rows, x, y))
             yield TileGroup(
                 columns,
                 pitch,
-                (*chosen[:-1], (rows, x, y)),
+                digits,
+                _per_tile(digits, n),
                 tuple(loop for loop in loops if loop[0] > 1),
                 copies,
                 walk.x + first * pitch + start * x,
@@ -428,10 +478,10 @@ def _turn_work(walks: list[tuple[Walk, int]], engine: Engine) -> tuple[float, fl
     """Return the cycles of MATRIX and FUSE, and the number of commands, of a transposition."""
     array = fuse = commands = 0.0
     for walk, lane in walks:
-        for region in regions(walk, lane, engine.n):
+        for region in regions(walk, lane, engine):
             copies = prod(dim[0] for dim in region.copies)
-            array += region.tiles * max(region.rows, engine.n)
-            fuse += region.tiles * region.rows * copies
+            array += region.tiles * max(region.per_tile, engine.n)
+            fuse += region.tiles // region.line_tiles * region.used * copies
             commands += 2 * region.commands(engine.rows)
     return array, fuse * engine.fuse_rate, commands
 
@@ -455,9 +505,9 @@ def _ways(walk: Walk, ends: Ends, n: int) -> Iterator[tuple[Mode, int]]:
             yield Mode.TURN_TWICE, index
 
 
-def _paired(box: Box, along: int) -> bool:
+def _paired(box: Box, along: int, engine: Engine) -> bool:
     """Return True if every tile of a transposition contains both bytes of its pairs."""
-    return all(region.pair is not None for region in regions(box.permutation(), along, box.n))
+    return all(region.pair is not None for region in regions(box.permutation(), along, engine))
 
 
 def _work(box: Box, mode: Mode, along: int, engine: Engine) -> tuple[UnitWork, int]:
@@ -565,7 +615,7 @@ def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along:
         loaded, permuted = box.sizes
         if mode == Mode.STORE:
             permuted = 0
-        if mode == Mode.TURN_PAIRS and not _paired(box, along):
+        if mode == Mode.TURN_PAIRS and not _paired(box, along, engine):
             return None
         if max(loaded, permuted) > most:
             return None

@@ -149,7 +149,7 @@ class BoxSteps:
     ) -> Iterator[TileStep]:
         """Yield the steps of a transposition, one for each tile of sums."""
         for walk, lane in walks:
-            for region in regions(walk, lane, self.n):
+            for region in regions(walk, lane, self.engine):
                 yield from self._region(region, source, target, dtypes, rescale)
 
     def _region(
@@ -188,32 +188,35 @@ class BoxSteps:
     ) -> TileStep:
         """Return the step of one tile of sums."""
         step, acc, rows = TileStep(), self.acc.next(), part.rows
-        (tiles, w_oc, d_tile), (groups, w_group, d_group) = part.loops
-        (count, unit, _), *second = part.digits
+        (tiles, x_tile, d_tile), (groups, x_group, d_group) = part.loops
         identity = self.identity.get(0, step)
         fields: dict[str, int | BufferRef] = {
             "word": MATRIX_WORD.pack(w_transpose=1, w_unsigned=int(dtypes[0] == Dtype.U8)),
             "a_base": identity,
-            "a_v": unit * self.n,
-            "x_count": count,
             "acc_x": 1,
             "w_row": part.pitch,
-            "w_oc": w_oc,
-            "oc_count": tiles,
-            "acc_oc": rows,
             "n_cols": part.columns,
         }
-        for more, distance, _ in second:
-            fields |= {"a_u": distance * self.n, "y_count": more, "acc_y": count}
-        for group in range(groups):
-            weights = source.plus(part.x + group * w_group)
+        unit = part.digits[0][1]
+        if part.line_tiles > 1:
+            # A command makes the tiles of one line each; the rows of all of them are in the order of the line.
+            fields |= {"a_v": unit * self.n, "x_count": part.per_tile, "acc_oc": part.per_tile}
+            fields |= {"w_oc": part.per_tile * unit, "oc_count": part.line_tiles}
+            starts = [
+                (i * x_tile + j * x_group, (i + j * tiles) * rows) for j in range(groups) for i in range(tiles)
+            ]
+        else:
+            fields |= self._rows(part) | {"w_oc": x_tile, "oc_count": tiles, "acc_oc": rows}
+            starts = [(j * x_group, j * tiles * rows) for j in range(groups)]
+        for x, row in starts:
+            weights = source.plus(part.x + x)
             step.matrix.append(
-                self.context.command(
-                    Unit.MATRIX, **fields, w_base=weights, acc_base=acc.plus(group * tiles * rows)
-                )
+                self.context.command(Unit.MATRIX, **fields, w_base=weights, acc_base=acc.plus(row))
             )
-        points = [(part.digits[0][0], 1, part.digits[0][2])]
-        points += [(more, count, y) for more, _, y in second]
+        points, at = list[Dim](), 1
+        for count, _, y in part.digits:
+            points.append((count, at, y))
+            at *= count
         paired = points.pop(cast(int, part.pair))[1] if dtypes[1] == Dtype.I16 else 0
         points += [(tiles, rows, d_tile), (groups, tiles * rows, d_group)]
         points += [(more, 0, y) for more, _, y in part.copies]
@@ -224,6 +227,15 @@ class BoxSteps:
             else:
                 step.fuse.append(self._drain(points, part, acc, to, dtypes, rescale))
         return step
+
+    def _rows(self, part: TileGroup) -> dict[str, int]:
+        """Return the MATRIX fields for the rows of a tile that contains one or two dimensions of the bytes of a line."""
+        (count, unit, _), *others = part.digits
+        if part.equidistant:
+            return {"a_v": unit * self.n, "x_count": part.per_tile}
+        ((more, distance, _),) = others
+        plane = {"a_u": distance * self.n, "y_count": more, "acc_y": count}
+        return {"a_v": unit * self.n, "x_count": count} | plane
 
     def _join(
         self,

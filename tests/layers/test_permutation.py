@@ -41,13 +41,14 @@ def _copy(walk: Walk, x: NDArray, y: NDArray) -> None:
     y[places[:, 1]] = x[places[:, 0]]
 
 
-def _turn(walks: list[tuple[Walk, int]], n: int, x: NDArray, y: NDArray) -> None:
+def _turn(walks: list[tuple[Walk, int]], engine: Engine, x: NDArray, y: NDArray) -> None:
     for walk, lane in walks:
         step = walk.dims[lane][2]
-        for part in regions(walk, lane, n):
-            assert part.columns <= n
+        for part in regions(walk, lane, engine):
+            assert part.columns <= engine.n and part.rows <= engine.rows
             assert step == 1 or (step == 2 and part.pair is not None)
-            assert sum((count - 1) * step for count, step, _ in part.digits) < n, "a tile reads one line"
+            span = sum((count - 1) * step for count, step, _ in part.digits) + 1
+            assert span <= engine.n or part.equidistant, "a tile reads one line"
             dims = ((part.columns, part.pitch, step), *part.digits, *part.loops, *part.copies)
             _copy(Walk(dims, part.x, part.y), x, y)
 
@@ -67,13 +68,13 @@ def _move(plan: BoxPlan, engine: Engine, x: NDArray, y: NDArray) -> None:
         if plan.mode == Mode.COPY:
             _copy(box.permutation(), source, target)
         elif plan.mode in (Mode.TURN, Mode.TURN_PAIRS):
-            _turn([(box.permutation(), plan.along)], engine.n, source, target)
+            _turn([(box.permutation(), plan.along)], engine, source, target)
         else:
             first, second, size = box.twice(plan.along)
             assert size <= between_size
             between = np.full(size, 97, x.dtype)
-            _turn(first, engine.n, source, between)
-            _turn(second, engine.n, between, target)
+            _turn(first, engine, source, between)
+            _turn(second, engine, between, target)
         if not plan.ends.y_here:
             _copy(box.stores(plan.mode), target, y)
 
