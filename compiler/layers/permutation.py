@@ -182,6 +182,8 @@ def _digits(dims: list[Dim], n: int, most: int) -> tuple[list[Dim], list[Dim]]:
     chosen, run = list[Dim](), 1
     while rest and len(chosen) < _MAX_DIGITS and rest[0][1] == unit * run:
         count, x, y = rest[0]
+        if per % run == 0 and count % (per // run) == 0:  # full tiles of one line each
+            return [*chosen, (per // run, x, y)], [*none, *rest] if count > per // run else [*none, *rest[1:]]
         fits = min(most // per * per // run, count)
         if fits < min(count, 2) or (not chosen and fits < count):
             break
