@@ -348,7 +348,8 @@ class Box:
         Parameters
         ----------
         pivot : int
-            Index of the dimension whose elements are adjacent between the transpositions.
+            Index of the dimension whose elements are adjacent between the transpositions, together with those of the
+            dimensions that continue it in the source.
 
         Returns
         -------
@@ -358,33 +359,44 @@ class Box:
             Bytes of the intermediate box.
         """
         n, whole = self.n, self.permutation()
-        total, x, y = whole.dims[pivot]
+        pivots, lines = self._chain(whole, pivot)
         run, inner = 1, set[int]()
         for index in sorted(range(len(whole.dims)), key=lambda i: whole.dims[i][2]):
             count, _, step = whole.dims[index]
-            if index == pivot or (count > 1 and step != run):
+            if index in pivots or (count > 1 and step != run):
                 break
             inner.add(index)
             run *= count
-        steps, size = {}, n * run
+        steps, size = {}, lines * run
         for index, (count, _, step) in enumerate(whole.dims):
             if index in inner:
-                steps[index] = step * n if count > 1 else 0
-            elif index != pivot:
+                steps[index] = step * lines if count > 1 else 0
+            elif index not in pivots:
                 steps[index] = size
                 size *= count
-        first, second = list[tuple[Walk, int]](), list[tuple[Walk, int]]()
-        outside = [i for i in range(len(whole.dims)) if i != pivot]
-        outer = tuple((whole.dims[i][0], steps[i], whole.dims[i][2]) for i in outside if i not in inner)
+        outside = [i for i in range(len(whole.dims)) if i not in pivots]
         into = tuple((whole.dims[i][0], whole.dims[i][1], steps[i]) for i in outside)
-        for start, parts, lanes in _split(total, n):
-            a, b = whole.x + start * x, whole.y + start * y
-            at = start // n * size
-            dims = (*into, (parts, n * x, size), (lanes, x, 1))
-            first.append((Walk(dims, a, at), len(dims) - 1))
-            dims = (*outer, (parts, size, n * y), (lanes, 1, y), (run, n, 1))
-            second.append((Walk(dims, at, b), len(dims) - 1))
-        return first, second, size * ceil_div(total, n)
+        first, x = list[tuple[Walk, int]](), whole.dims[pivot][1]
+        for start, parts, lanes in _split(lines, n):
+            dims = (*into, (parts, n * x, n), (lanes, x, 1))
+            first.append((Walk(dims, whole.x + start * x, start), len(dims) - 1))
+        outer = tuple((whole.dims[i][0], steps[i], whole.dims[i][2]) for i in outside if i not in inner)
+        apart = tuple((whole.dims[i][0], whole.dims[i][1] // x, whole.dims[i][2]) for i in pivots)
+        second = Walk((*outer, *apart, (run, lines, 1)), 0, whole.y)
+        return first, [(second, len(second.dims) - 1)], size
+
+    def _chain(self, whole: Walk, pivot: int) -> tuple[list[int], int]:
+        """Return the dimensions whose elements are equidistant, starting with the pivot, and the number of elements.
+
+        Dimensions inside the pivot in the destination are not among them.
+        """
+        (count, x, y), found = whole.dims[pivot], [pivot]
+        while True:
+            more = [i for i, dim in enumerate(whole.dims) if dim[0] > 1 and dim[1] == x * count and dim[2] > y]
+            if not more:
+                return found, count
+            found.append(more[0])
+            count *= whole.dims[more[0]][0]
 
 
 @dataclass(frozen=True)
