@@ -12,13 +12,16 @@ destination's lines adjacent.
 Elements of 16 bits need one transposition only: the low bytes of N elements are a row of the transposed tile, the high
 bytes another one, and FUSE writes rows of 16-bit integers. Two adjacent bytes of the destination that are anywhere in a
 line of the source are moved in the same way.
+
+Two or four lines are interleaved without a transposition: MATRIX multiplies rows of N bytes of each line by the
+identity, and shifts the sum of the lines before by a byte. FUSE writes the sums as integers of 16 or 32 bits.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
-from itertools import accumulate
+from itertools import accumulate, product
 from math import inf, prod
 from operator import mul
 from typing import cast
@@ -44,6 +47,7 @@ class Mode(IntEnum):
     TURN = 2  # one transposition
     TURN_TWICE = 3  # two transpositions, with a pivot
     TURN_PAIRS = 4  # one transposition; FUSE joins pairs of bytes to elements of 16 bits
+    INTERLEAVE = 5  # MATRIX adds two or four lines, each shifted by another number of bytes
 
 
 @dataclass(frozen=True)
@@ -259,6 +263,82 @@ def regions(walk: Walk, lane: int, engine: Engine) -> Iterator[TileGroup]:
 
 
 @dataclass(frozen=True)
+class InterleavedRows:
+    """Rows of elements whose bytes are each from another line of the source.
+
+    Parameters
+    ----------
+    lines : int
+        Number of lines, and bytes of an element: 2 or 4.
+    pitch : int
+        Distance between the lines in the source.
+    tail : int
+        Elements of the last row of the first loop; the others have n elements.
+    loops : tuple of (int, int, int)
+        Rows: numbers, and distances in source and destination. The rows of the first loop are adjacent.
+    x, y : int
+        Offset of the first row in source and destination.
+    """
+
+    lines: int
+    pitch: int
+    tail: int
+    loops: tuple[Dim, ...]
+    x: int
+    y: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return prod(count for count, _, _ in self.loops)
+
+
+#: Maximum number of loops of the rows of a tile of sums, as MATRIX has no more.
+_MAX_ROW_LOOPS = 3
+
+
+def interleaved_rows(walk: Walk, byte: int, engine: Engine) -> Iterator[InterleavedRows]:
+    """Yield the rows of a walk that interleaves lines, in groups that fit a tile of sums.
+
+    Parameters
+    ----------
+    walk : Walk
+        Elements of one byte.
+    byte : int
+        Index of the dimension of 2 or 4 bytes that are adjacent in the destination, each from another line.
+    engine : Engine
+        Elements of a row, and rows of a tile of sums.
+    """
+    n, (lines, pitch, _) = engine.n, walk.dims[byte]
+    line = lines_index(walk, byte)
+    total = walk.dims[line][0] if line is not None else 1
+    others = [dim for index, dim in enumerate(walk.dims) if index not in (byte, line) and dim[0] > 1]
+    loops = [(ceil_div(total, n), n, n * lines), *sorted(others, reverse=True)]
+    sizes, rows = list[int](), 1
+    for index, (count, _, _) in enumerate(loops):
+        fits = min(count, engine.rows // rows) if index < _MAX_ROW_LOOPS else 1
+        sizes.append(ceil_div(count, ceil_div(count, fits)))
+        rows *= sizes[-1]
+    for starts in product(*(range(0, loop[0], size) for loop, size in zip(loops, sizes, strict=True))):
+        counts = [min(size, loop[0] - at) for loop, size, at in zip(loops, sizes, starts, strict=True)]
+        last = starts[0] + counts[0] == loops[0][0]
+        yield InterleavedRows(
+            lines,
+            pitch,
+            (total - 1) % n + 1 if last else n,
+            tuple((count, *loop[1:]) for count, loop in zip(counts, loops, strict=True))[:_MAX_ROW_LOOPS],
+            walk.x + sum(at * x for at, (_, x, _) in zip(starts, loops, strict=True)),
+            walk.y + sum(at * y for at, (_, _, y) in zip(starts, loops, strict=True)),
+        )
+
+
+def lines_index(walk: Walk, byte: int) -> int | None:
+    """Return the index of the dimension along the lines that a dimension of bytes interleaves; None if there is none."""
+    count = walk.dims[byte][0]
+    return next((i for i, dim in enumerate(walk.dims) if dim[0] > 1 and dim[1:] == (1, count)), None)
+
+
+@dataclass(frozen=True)
 class Box:
     """Part of a copy, with the layouts of its elements in the scratchpad.
 
@@ -444,7 +524,8 @@ class BoxPlan:
     mode : Mode
         How bytes are permuted.
     along : int
-        Index of the dimension that becomes contiguous (TURN, TURN_PAIRS), or of the pivot (TURN_TWICE).
+        Index of the dimension that becomes contiguous (TURN, TURN_PAIRS), of the pivot (TURN_TWICE), or of the bytes of
+        an element (INTERLEAVE).
     work : UnitWork
         Estimated work of all boxes.
     sizes : (int, int, int)
@@ -511,6 +592,9 @@ def _ways(walk: Walk, ends: Ends, n: int) -> Iterator[tuple[Mode, int]]:
         yield Mode.STORE, 0
     yield Mode.COPY, 0
     for index, (count, x, y) in enumerate(walk.dims):
+        lines = count in (2, 4) and y == 1 and not ends.rescale
+        if lines and lines_index(walk, index) is not None:
+            yield Mode.INTERLEAVE, index
         if x > 1 and y == 1:
             yield Mode.TURN, index
         if x > 1 and y == 2 and _pair(walk) is not None and not ends.rescale:
@@ -538,6 +622,11 @@ def _work(box: Box, mode: Mode, along: int, engine: Engine) -> tuple[UnitWork, i
         rows = whole.count // run * ceil_div(run, n) * engine.fuse_rate
         outer = sorted((dim[0] for dim in (inner[:-1] if run > 1 else inner)), reverse=True)
         return UnitWork(load, store, 0, rows, 2 + prod(outer[2 if run > n else 3 :])), 0
+    if mode == Mode.INTERLEAVE:
+        groups = list(interleaved_rows(whole, along, engine))
+        array = sum(group.lines * max(group.rows, n) for group in groups)
+        fuse = sum(group.lines * group.rows for group in groups) * engine.fuse_rate
+        return UnitWork(load, store, array, fuse, sum(group.lines + 1 for group in groups)), 0
     if mode != Mode.TURN_TWICE:
         return UnitWork(load, store, *_turn_work([(whole, along)], engine)), 0
     first, second, size = box.twice(along)
@@ -620,6 +709,8 @@ def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along:
     choices = [_sizes_of(dim[0], engine.n) for dim in walk.dims]
     if mode == Mode.TURN_PAIRS:
         choices[cast(int, _pair(walk))] = [2]
+    if mode == Mode.INTERLEAVE:
+        choices[along] = [walk.dims[along][0]]
     at = [0] * len(choices)
 
     def plan() -> BoxPlan | None:

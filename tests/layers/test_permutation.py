@@ -12,7 +12,7 @@ from compiler.api import compile
 from compiler.frontends.builder import GraphBuilder
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.layers.permutation import BoxPlan, Ends, Engine, Mode, engine_of, plans, regions
+from compiler.layers.permutation import BoxPlan, Ends, Engine, Mode, engine_of, interleaved_rows, plans, regions
 from compiler.layers.strided_copy import Walk
 from compiler.reference import evaluate
 from compiler.runtime.session import Session, dram_bytes
@@ -53,6 +53,16 @@ def _turn(walks: list[tuple[Walk, int]], engine: Engine, x: NDArray, y: NDArray)
             _copy(Walk(dims, part.x, part.y), x, y)
 
 
+def _interleave(walk: Walk, byte: int, engine: Engine, x: NDArray, y: NDArray) -> None:
+    for part in interleaved_rows(walk, byte, engine):
+        assert part.rows <= engine.rows and part.lines in (2, 4) and 1 <= part.tail <= engine.n
+        (count, a, b), *others = part.loops
+        last = part.x + (count - 1) * a, part.y + (count - 1) * b
+        for blocks, lanes, start in ((count - 1, engine.n, (part.x, part.y)), (1, part.tail, last)):
+            dims = ((blocks, a, b), *others, (lanes, 1, part.lines), (part.lines, part.pitch, 1))
+            _copy(Walk(dims, *start), x, y)
+
+
 def _move(plan: BoxPlan, engine: Engine, x: NDArray, y: NDArray) -> None:
     """Move all boxes of a plan as the units do, but through buffers of the sizes that the plan states."""
     loaded_size, between_size, permuted_size = plan.sizes
@@ -69,6 +79,8 @@ def _move(plan: BoxPlan, engine: Engine, x: NDArray, y: NDArray) -> None:
             _copy(box.permutation(), source, target)
         elif plan.mode in (Mode.TURN, Mode.TURN_PAIRS):
             _turn([(box.permutation(), plan.along)], engine, source, target)
+        elif plan.mode == Mode.INTERLEAVE:
+            _interleave(box.permutation(), plan.along, engine, source, target)
         else:
             first, second, size = box.twice(plan.along)
             assert size <= between_size
