@@ -333,7 +333,7 @@ def interleaved_rows(walk: Walk, byte: int, engine: Engine) -> Iterator[Interlea
 
 
 def lines_index(walk: Walk, byte: int) -> int | None:
-    """Return the index of the dimension along the lines that a dimension of bytes interleaves; None if there is none."""
+    """Return the index of the dimension along the lines that a dimension of bytes interleaves; None without one."""
     count = walk.dims[byte][0]
     return next((i for i, dim in enumerate(walk.dims) if dim[0] > 1 and dim[1:] == (1, count)), None)
 
@@ -472,7 +472,9 @@ class Box:
         """
         (count, x, y), found = whole.dims[pivot], [pivot]
         while True:
-            more = [i for i, dim in enumerate(whole.dims) if dim[0] > 1 and dim[1] == x * count and dim[2] > y]
+            more = [
+                i for i, dim in enumerate(whole.dims) if dim[0] > 1 and dim[1] == x * count and dim[2] > y
+            ]
             if not more:
                 return found, count
             found.append(more[0])

@@ -219,7 +219,9 @@ class BoxSteps:
             fields |= {"a_v": unit * self.n, "x_count": part.per_tile, "acc_oc": part.per_tile}
             fields |= {"w_oc": part.per_tile * unit, "oc_count": part.line_tiles}
             starts = [
-                (i * x_tile + j * x_group, (i + j * tiles) * rows) for j in range(groups) for i in range(tiles)
+                (i * x_tile + j * x_group, (i + j * tiles) * rows)
+                for j in range(groups)
+                for i in range(tiles)
             ]
         else:
             fields |= self._rows(part) | {"w_oc": x_tile, "oc_count": tiles, "acc_oc": rows}
@@ -245,7 +247,7 @@ class BoxSteps:
         return step
 
     def _rows(self, part: TileGroup) -> dict[str, int]:
-        """Return the MATRIX fields for the rows of a tile that contains one or two dimensions of the bytes of a line."""
+        """Return the MATRIX fields for the rows of a tile that contains all used bytes of a line."""
         (count, unit, _), *others = part.digits
         if part.equidistant:
             return {"a_v": unit * self.n, "x_count": part.per_tile}

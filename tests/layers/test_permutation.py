@@ -12,7 +12,16 @@ from compiler.api import compile
 from compiler.frontends.builder import GraphBuilder
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.layers.permutation import BoxPlan, Ends, Engine, Mode, engine_of, interleaved_rows, plans, regions
+from compiler.layers.permutation import (
+    BoxPlan,
+    Ends,
+    Engine,
+    Mode,
+    engine_of,
+    interleaved_rows,
+    plans,
+    regions,
+)
 from compiler.layers.strided_copy import Walk
 from compiler.reference import evaluate
 from compiler.runtime.session import Session, dram_bytes
