@@ -17,7 +17,7 @@ Two or four lines are interleaved without a transposition: MATRIX multiplies row
 identity, and shifts the sum of the lines before by a byte. FUSE writes the sums as integers of 16 or 32 bits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
@@ -351,11 +351,14 @@ class Box:
         Source and destination.
     n : int
         Number of lanes.
+    steps : tuple of (int, int)
+        Distances between boxes in source and destination.
     """
 
     walk: Walk
     ends: Ends
     n: int
+    steps: tuple[tuple[int, int], ...] = ()
 
     @cached_property
     def _source(self) -> tuple[tuple[int, ...], Walk, int]:
@@ -561,7 +564,7 @@ class BoxPlan:
                 for (total, a, b), size, start in zip(self.walk.dims, self.counts, starts, strict=True):
                     dims.append((min(size, total - start), a, b))
                     x, y = x + start * a, y + start * b
-                yield Box(Walk(tuple(dims), x, y), self.ends, n)
+                yield Box(Walk(tuple(dims), x, y), self.ends, n, _box_steps(self.walk, self.counts))
                 return
             index = order[depth]
             for start in range(0, self.walk.dims[index][0], self.counts[index]):
@@ -610,11 +613,17 @@ def _paired(box: Box, along: int, engine: Engine) -> bool:
     return all(region.pair is not None for region in regions(box.permutation(), along, engine))
 
 
+def _box_steps(walk: Walk, counts: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return the distances between the boxes of a walk in source and destination."""
+    pairs = zip(walk.dims, counts, strict=True)
+    return tuple((count * x, count * y) for (total, x, y), count in pairs if count < total)
+
+
 def _work(box: Box, mode: Mode, along: int, engine: Engine) -> tuple[UnitWork, int]:
     """Return the work of a box that is permuted in the given way, and the bytes of the intermediate box."""
     n, ends = engine.n, box.ends
-    load = 0.0 if ends.x_here else run_beats(box.loads, 1, n, 1)
-    store = 0.0 if ends.y_here else run_beats(box.stores(mode), 1, n, 2)
+    load = 0.0 if ends.x_here else run_beats(box.loads, 1, n, 1, [x for x, _ in box.steps])
+    store = 0.0 if ends.y_here else run_beats(box.stores(mode), 1, n, 2, [y for _, y in box.steps])
     if mode == Mode.STORE:
         return UnitWork(load, store, commands=3), 0
     whole = box.permutation()
@@ -718,7 +727,7 @@ def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along:
     def plan() -> BoxPlan | None:
         counts = tuple(sizes[index] for sizes, index in zip(choices, at, strict=True))
         dims = tuple((count, *dim[1:]) for count, dim in zip(counts, walk.dims, strict=True))
-        box = Box(Walk(dims), ends, engine.n)
+        box = Box(Walk(dims), ends, engine.n, _box_steps(walk, counts))
         loaded, permuted = box.sizes
         if mode == Mode.STORE:
             permuted = 0
