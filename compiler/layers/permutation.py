@@ -171,44 +171,56 @@ class TileGroup:
 _MAX_DIGITS = 3
 
 
-def _digits(dims: list[Dim], n: int, most: int) -> tuple[list[Dim], list[Dim]]:
-    """Choose the bytes of a line that the tiles of a line contain, of which at most `most` are used.
+def _digits(dims: list[Dim], engine: Engine) -> tuple[list[Dim], list[Dim]]:
+    """Choose the bytes of a line that the tiles of a line contain.
 
-    Returns the chosen dimensions, each with the largest number of steps that fits, and the other dimensions. The chosen
-    ones are equidistant bytes, or bytes of two dimensions within n bytes.
+    Returns the chosen dimensions, of which the last one may be a part of a dimension, and all dimensions that are not
+    chosen as a whole. The chosen ones are bytes of up to two dimensions within n bytes, or equidistant bytes if these
+    need fewer tiles.
     """
     rest = sorted((dim for dim in dims if dim[0] > 1 and dim[1] > 0), key=lambda dim: dim[1])
     none = [dim for dim in dims if dim[0] > 1 and dim[1] <= 0]
     if not rest:
         return [(1, 1, 0)], none
+
+    def tiles(chosen: list[Dim]) -> int:
+        taken = {(x, y): count for count, x, y in chosen}
+        lines = prod(ceil_div(count, taken.get((x, y), 1)) for count, x, y in rest)
+        return lines * ceil_div(prod(taken.values()), _per_tile(chosen, engine.n))
+
+    chosen = min(_within_line(rest, engine.n), _equidistant(rest, engine), key=tiles)
+    return chosen, [*none, *(dim for dim in rest if dim not in chosen)]
+
+
+def _within_line(rest: list[Dim], n: int) -> list[Dim]:
+    """Return dimensions of bytes within n bytes: the first one, and another one if the first one fits as a whole."""
+    count, x, y = rest[0]
+    taken = min(count, (n - 1) // x + 1)
+    chosen, span = [(taken, x, y)], (count - 1) * x + 1
+    for more, step, target in rest[1:] if taken == count else ():
+        fits = min(more, (n - span) // step + 1)
+        if step > x and fits > 1:
+            return [*chosen, (fits, step, target)]
+    return chosen
+
+
+def _equidistant(rest: list[Dim], engine: Engine) -> list[Dim]:
+    """Return dimensions of equidistant bytes whose tiles fit a tile of sums."""
     unit = rest[0][1]
-    per = (n - 1) // unit + 1
+    per = (engine.n - 1) // unit + 1
     chosen, run = list[Dim](), 1
-    while rest and len(chosen) < _MAX_DIGITS and rest[0][1] == unit * run:
-        count, x, y = rest[0]
-        if per % run == 0 and count % (per // run) == 0:  # full tiles of one line each
-            return [*chosen, (per // run, x, y)], [*none, *rest] if count > per // run else [*none, *rest[1:]]
-        fits = min(most // per * per // run, count)
-        if fits < min(count, 2) or (not chosen and fits < count):
+    for count, x, y in rest[:_MAX_DIGITS]:
+        fits = min(engine.rows // per * per // run, count)
+        if x != unit * run or fits < 2:
             break
-        rest.pop(0)
         if fits < count:
-            return [*chosen, (ceil_div(count, ceil_div(count, fits)), x, y)], [*none, *rest, (count, x, y)]
+            return [*chosen, (ceil_div(count, ceil_div(count, fits)), x, y)]
         chosen.append((count, x, y))
         run *= count
-    if not chosen:
-        count, x, y = rest.pop(0)
-        return [(min(count, per), x, y)], [*none, *rest, (count, x, y)]
-    if len(chosen) == 1:
-        span = (run - 1) * unit + 1
-        for index, (more, step, _) in enumerate(rest):
-            fits = min(more, (n - span) // step + 1)
-            if step > unit and fits > 1:
-                return [*chosen, (fits, *rest[index][1:])], [*none, *rest]
-    return chosen, [*none, *rest]
+    return chosen
 
 
-def _per_tile(digits: tuple[Dim, ...], n: int) -> int:
+def _per_tile(digits: Sequence[Dim], n: int) -> int:
     """Return the number of used bytes of a line per tile: all that fit a line, or as many equidistant ones as do."""
     used, span = prod(count for count, _, _ in digits), sum((count - 1) * x for count, x, _ in digits) + 1
     return used if span <= n else (n - 1) // digits[0][1] + 1
@@ -238,7 +250,7 @@ def regions(walk: Walk, lane: int, engine: Engine) -> Iterator[TileGroup]:
     n = engine.n
     total, pitch, step = walk.dims[lane]
     others = [dim for index, dim in enumerate(walk.dims) if index != lane]
-    chosen, rest = _digits(others, n, engine.rows)
+    chosen, rest = _digits(others, engine)
     copies = tuple(dim for dim in rest if dim[1] == 0)
     rest = [dim for dim in rest if dim[1] != 0]
     # The last chosen dimension, if it does not fit a line as a whole, is the last of the others.
@@ -351,14 +363,11 @@ class Box:
         Source and destination.
     n : int
         Number of lanes.
-    steps : tuple of (int, int)
-        Distances between boxes in source and destination.
     """
 
     walk: Walk
     ends: Ends
     n: int
-    steps: tuple[tuple[int, int], ...] = ()
 
     @cached_property
     def _source(self) -> tuple[tuple[int, ...], Walk, int]:
@@ -564,7 +573,7 @@ class BoxPlan:
                 for (total, a, b), size, start in zip(self.walk.dims, self.counts, starts, strict=True):
                     dims.append((min(size, total - start), a, b))
                     x, y = x + start * a, y + start * b
-                yield Box(Walk(tuple(dims), x, y), self.ends, n, _box_steps(self.walk, self.counts))
+                yield Box(Walk(tuple(dims), x, y), self.ends, n)
                 return
             index = order[depth]
             for start in range(0, self.walk.dims[index][0], self.counts[index]):
@@ -613,17 +622,18 @@ def _paired(box: Box, along: int, engine: Engine) -> bool:
     return all(region.pair is not None for region in regions(box.permutation(), along, engine))
 
 
-def _box_steps(walk: Walk, counts: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Return the distances between the boxes of a walk in source and destination."""
-    pairs = zip(walk.dims, counts, strict=True)
-    return tuple((count * x, count * y) for (total, x, y), count in pairs if count < total)
+def _transfers(box: Box, mode: Mode, steps: Sequence[Dim] = ()) -> tuple[float, float]:
+    """Return the beats of the loads and of the stores of a box; `steps` are the dimensions along which boxes repeat."""
+    n, ends = box.n, box.ends
+    load = 0.0 if ends.x_here else run_beats(box.loads, 1, n, 1, [x for _, x, _ in steps])
+    store = 0.0 if ends.y_here else run_beats(box.stores(mode), 1, n, 2, [y for _, _, y in steps])
+    return load, store
 
 
 def _work(box: Box, mode: Mode, along: int, engine: Engine) -> tuple[UnitWork, int]:
     """Return the work of a box that is permuted in the given way, and the bytes of the intermediate box."""
-    n, ends = engine.n, box.ends
-    load = 0.0 if ends.x_here else run_beats(box.loads, 1, n, 1, [x for x, _ in box.steps])
-    store = 0.0 if ends.y_here else run_beats(box.stores(mode), 1, n, 2, [y for _, y in box.steps])
+    n = engine.n
+    load, store = _transfers(box, mode)
     if mode == Mode.STORE:
         return UnitWork(load, store, commands=3), 0
     whole = box.permutation()
@@ -724,10 +734,11 @@ def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along:
         choices[along] = [walk.dims[along][0]]
     at = [0] * len(choices)
 
-    def plan() -> BoxPlan | None:
+    def plan() -> tuple[float, BoxPlan] | None:
+        """Return the plan for the sizes `at`, after its work if each box began at a bus beat."""
         counts = tuple(sizes[index] for sizes, index in zip(choices, at, strict=True))
         dims = tuple((count, *dim[1:]) for count, dim in zip(counts, walk.dims, strict=True))
-        box = Box(Walk(dims), ends, engine.n, _box_steps(walk, counts))
+        box = Box(Walk(dims), ends, engine.n)
         loaded, permuted = box.sizes
         if mode == Mode.STORE:
             permuted = 0
@@ -738,23 +749,34 @@ def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along:
         work, between = _work(box, mode, along, engine)
         if between > most:
             return None
+        pairs = list(zip(walk.dims, counts, strict=True))
+        steps = [(1, count * x, count * y) for (total, x, y), count in pairs if count < total]
+
+        def placed(box: Box, work: UnitWork) -> UnitWork:
+            load, store = _transfers(box, mode, steps)
+            return replace(work, load=load, store=store)
+
         sizes = loaded, between, permuted
-        boxes = prod(ceil_div(dim[0], count) for dim, count in zip(walk.dims, counts, strict=True))
+        boxes = prod(ceil_div(dim[0], count) for dim, count in pairs)
         if boxes > _MAX_FEW or mode == Mode.TURN_TWICE:
-            times = (_boxes_along(dim[0], count, mode) for dim, count in zip(walk.dims, counts, strict=True))
-            total = work.times(prod(times))
-            return BoxPlan(walk, ends, counts, mode, along, total, sizes, _many_cycles(total, boxes, mode))
+            times = prod(_boxes_along(dim[0], count, mode) for dim, count in pairs)
+            total = placed(box, work).times(times)
+            cycles = _many_cycles(total, boxes, mode)
+            return work.total * times, BoxPlan(walk, ends, counts, mode, along, total, sizes, cycles)
         plan = BoxPlan(walk, ends, counts, mode, along, work, sizes, 0.0)
-        found: dict[tuple[Dim, ...], UnitWork] = {dims: work}
-        works = list[UnitWork]()
+        found = {dims: (work.total, placed(box, work))}
+        works = list[tuple[float, UnitWork]]()
         for part in plan.parts(engine.n):
             if part.walk.dims not in found:
-                found[part.walk.dims] = _work(part, mode, along, engine)[0]
+                work, _ = _work(part, mode, along, engine)
+                found[part.walk.dims] = work.total, placed(part, work)
             works.append(found[part.walk.dims])
-        total = UnitWork(*(sum(each) for each in zip(*(w.parts for w in works), strict=True)))
-        return replace(plan, work=total, cycles=_few_cycles(works))
+        total = UnitWork(*(sum(each) for each in zip(*(w.parts for _, w in works), strict=True)))
+        cycles = _few_cycles([w for _, w in works])
+        return sum(each for each, _ in works), replace(plan, work=total, cycles=cycles)
 
-    best = now = plan()
+    now = plan()
+    best = now[1] if now else None
     while now is not None:
         grown = []
         for index, sizes in enumerate(choices):
@@ -763,16 +785,14 @@ def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along:
                 at[index] = larger
                 grown.append((plan(), index, larger))
             at[index] = start
-        found = [
-            (each.work.total, max(each.sizes), index, larger, each) for each, index, larger in grown if each
-        ]
+        found = [(each[0], max(each[1].sizes), index, larger, each) for each, index, larger in grown if each]
         if not found:
             break
         # A shorter work of any unit may pay only together with that of another one.
         *_, index, larger, now = min(found, key=lambda each: each[:4])
         at[index] = larger
-        if best is None or now.cycles < best.cycles:
-            best = now
+        if best is None or now[1].cycles < best.cycles:
+            best = now[1]
     return best
 
 
