@@ -80,6 +80,22 @@ def test_linear_resize(tmp_path: Path, seed: int, mode: str, scale: float) -> No
     same(tmp_path, build, shape, within=int(scale == 0.05))
 
 
+@pytest.mark.parametrize(("mode", "most"), [("half_pixel", 0.025), ("asymmetric", 0.08)])
+@pytest.mark.parametrize("scale", [0.05, 0.0173])
+@pytest.mark.parametrize("zero", [3, 128])
+def test_ties_of_linear_resize(tmp_path: Path, mode: str, most: float, scale: float, zero: int) -> None:
+    build, x = Qdq("uint8"), integers(1, 3, 40, 40, dtype="uint8")
+    build.held |= {"empty": np.array([], np.float32), "size": np.array([1, 3, 80, 80])}
+    ends = f"{build.real('a', scale, zero)} empty empty size"
+    made = build.add("Resize", ends, "p", mode="linear", coordinate_transformation_mode=mode)
+    build.quantized(made, scale, zero)
+    whole = model(build.nodes, {"a": x}, ["y"], build.held, 19)
+    network = compile(read(tmp_path, whole), "n16", rounding="onnxruntime", strict=True)
+    share = np.mean(network(a=x)["y"] != reference(whole, {"a": x})["y"])
+    print(f"{mode}, scale {scale}, zero point {zero}: {share:.1%} of the values differ")
+    assert share < most
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("mode", ["reflect", "edge", "wrap", "constant"])
 def test_pad(tmp_path: Path, seed: int, mode: str) -> None:
