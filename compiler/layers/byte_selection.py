@@ -1,16 +1,22 @@
-"""Concatenations, slices and pads of a few channels: MATRIX selects the bytes of each row of the result.
+"""Moves of a few bytes of each pixel: MATRIX selects the bytes of each row of the result.
 
-The result is divided into groups of pixels, and each group into rows of N bytes. A row is the sum of the products of
-rows of N bytes of the sources, which may start at any byte, and tiles of weights that are 1 where a byte of the source
-is a byte of the result. The rows of all groups use the same tiles, so that MATRIX takes one cycle for each window of N
-bytes of a source that a row needs, and FUSE writes the row in one cycle. Where nothing is selected, the sum is 0, and
-FUSE writes the zero point, which the fill value of a pad is.
+Such moves are concatenations, slices and pads of a few channels, space-to-depth, depth-to-space, and nearest-neighbor
+resizing. The result is divided into groups of pixels, and each group into rows of N bytes. A row is the sum of the
+products of rows of N bytes of the sources, which may start at any byte, and tiles of weights that are 1 where a byte of
+the source is a byte of the result. The rows of all groups use the same tiles, so that MATRIX takes one cycle for each
+window of N bytes of a source that a row needs, and FUSE writes the row in one cycle. Where nothing is selected, the sum
+is 0, and FUSE writes the zero point, which the fill value of a pad is.
+
+Sources and result may consist of several *streams*, such as the even and the odd rows of an image. Pixel i of each
+stream of the result consists of bytes of pixel i of the streams of the sources.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, product
+from math import gcd, prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +36,10 @@ _MAX_ROWS = 16
 _MAX_SUMS = 2
 #: Maximum number of runs of bytes that FUSE copies, and of runs of a pixel of which some are copied.
 _MAX_COPIED, _MAX_RUNS = 2, 8
+#: Maximum number of copies of a layer, of selected bytes of a pixel of all streams, and of streams.
+_MAX_PARTS, _MAX_BYTES, _MAX_STREAMS = 64, 1 << 12, 16
+#: Maximum number of tiles of weights.
+_MAX_TILES = 128
 #: Ratio of the cycles of MATRIX to those of the bus from which FUSE copies runs.
 _BALANCED = 1.1
 #: Cycles until MATRIX can start, in addition to the load of the weights.
@@ -40,7 +50,7 @@ _COMMAND_CYCLES, _FUSE_COMMAND = 24, 12
 
 @dataclass(frozen=True)
 class PixelSource:
-    """Tensor from which bytes are selected.
+    """Stream of pixels from which bytes are selected.
 
     Parameters
     ----------
@@ -49,15 +59,18 @@ class PixelSource:
     start : int
         Offset of the first byte that is selected from the first byte of the tensor.
     pitch : int
-        Distance between pixels in bytes.
+        Distance between pixels of a line in bytes.
     span : int
         Bytes of a pixel from the first to the last one that is selected.
+    steps : tuple of int
+        Distance between lines in bytes, for each loop of lines.
     """
 
     name: str
     start: int
     pitch: int
     span: int
+    steps: tuple[int, ...] = ()
 
     def bytes_of(self, pixels: int) -> int:
         """Return the number of bytes from the first to the last selected byte of some pixels."""
@@ -65,31 +78,20 @@ class PixelSource:
 
 
 @dataclass(frozen=True)
-class SelectedPixels:
-    """Result whose pixels consist of bytes at the same places of the pixels of the sources.
+class PixelResult:
+    """Stream of pixels of the result.
 
     Parameters
     ----------
-    pixels : int
-        Number of pixels, which are contiguous.
-    sources : tuple of PixelSource
-        Tensors from which bytes are selected.
+    starts : tuple of int
+        Offsets of the first pixel in the result; several if the stream is repeated.
     picks : tuple of (int, int)
         For each byte of a pixel, the index of its source and the distance from the first selected byte of its pixel;
         index -1 for `fill`.
-    fill : int
-        Byte, 0..255, for the bytes that have no source.
     """
 
-    pixels: int
-    sources: tuple[PixelSource, ...]
+    starts: tuple[int, ...]
     picks: tuple[tuple[int, int], ...]
-    fill: int
-
-    @property
-    def size(self) -> int:
-        """Bytes of a pixel of the result."""
-        return len(self.picks)
 
     @property
     def runs(self) -> tuple["ByteRun", ...]:
@@ -102,6 +104,49 @@ class SelectedPixels:
             elif source >= 0:
                 out.append(ByteRun(source, x, y, 1))
         return tuple(out)
+
+
+@dataclass(frozen=True)
+class SelectedPixels:
+    """Result whose pixels consist of bytes at the same places of the pixels of the sources.
+
+    Parameters
+    ----------
+    lines : tuple of int
+        Numbers of lines, for each loop of lines, the outermost first; without loops, there is one line.
+    pixels : int
+        Number of pixels of a line, which are contiguous in the result.
+    sources : tuple of PixelSource
+        Streams from which bytes are selected.
+    results : tuple of PixelResult
+        Streams of the result.
+    steps : tuple of int
+        Distance between lines of the result in bytes, for each loop of lines.
+    fill : int
+        Byte, 0..255, for the bytes that have no source.
+    """
+
+    lines: tuple[int, ...]
+    pixels: int
+    sources: tuple[PixelSource, ...]
+    results: tuple[PixelResult, ...]
+    steps: tuple[int, ...]
+    fill: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of a pixel of the result."""
+        return len(self.results[0].picks)
+
+    @property
+    def inner(self) -> int:
+        """Number of lines of the innermost loop, which a box may contain."""
+        return self.lines[-1] if self.lines else 1
+
+    @property
+    def outer(self) -> int:
+        """Number of steps of the other loops of lines."""
+        return prod(self.lines[:-1])
 
 
 @dataclass(frozen=True)
@@ -126,8 +171,8 @@ class ByteRun:
 
 def selected_pixels(
     copies: Sequence[Copy], operands: Mapping[str, CopyOperand], y: CopyOperand, n: int
-) -> SelectedPixels | None:
-    """Return the description of copies that together write all bytes of contiguous, small pixels; None for others.
+) -> Iterator[SelectedPixels]:
+    """Yield descriptions of copies that together write all bytes of small pixels, one for each dimension of pixels.
 
     Parameters
     ----------
@@ -141,47 +186,127 @@ def selected_pixels(
         Number of lanes.
     """
     fills = {copy.fill for copy in copies if copy.source is None}
-    if len(fills) > 1 or any(copy.rescale for copy in copies):
-        return None
+    if len(fills) > 1 or len(copies) > _MAX_PARTS or any(copy.rescale for copy in copies):
+        return
     if y.gaps or any(operand.size != y.size for operand in operands.values()):
-        return None
+        return
     walks = list[Walk]()
     for copy in copies:
         walk = in_bytes(copy.walk.ordered(), y if copy.source is None else operands[copy.source], y)
-        walks.append(Walk((*walk.dims, (y.size, 1, 1)), walk.x, walk.y).merged())
-    outer = {(walk.dims[0][0], walk.dims[0][2]) if walk.dims else (1, 1) for walk in walks}
-    if len(outer) > 1:
-        return None
-    ((pixels, size),) = outer
-    if pixels == 1 or size > _MAX_ROWS * n or sum(walk.count for walk in walks) != pixels * size:
-        return None
-    ends = [walk.y + sum((count - 1) * step for count, _, step in walk.dims[1:]) for walk in walks]
-    return _picked(copies, walks, pixels, size) if max(ends) < size else None
-
-
-def _picked(copies: Sequence[Copy], walks: Sequence[Walk], pixels: int, size: int) -> SelectedPixels | None:
-    found: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for copy, walk in zip(copies, walks, strict=True):
-        if copy.source is None:
-            continue
-        places = np.array([[walk.x, walk.y]])
-        for number, x, y in walk.dims[1:]:
-            places = (places[:, None, :] + np.arange(number)[:, None] * np.array([x, y])).reshape(-1, 2)
-        pitch = walk.dims[0][1]
-        if pitch <= 0:
-            return None
-        found.setdefault((copy.source, pitch), []).extend((x, y) for x, y in places.tolist())
-    if not found:
-        return None
-    picks, sources = [(-1, 0)] * size, list[PixelSource]()
-    for index, ((name, pitch), places) in enumerate(found.items()):
-        start = min(x for x, _ in places)
-        span = max(x for x, _ in places) - start + 1
-        sources.append(PixelSource(name, start, pitch, span))
-        for x, y in places:
-            picks[y] = index, x - start
+        walks.append(Walk((*walk.dims, (y.size, 1, 1)), walk.x, walk.y).ordered())
+    names = [copy.source for copy in copies]
     fill = next((copy.fill for copy in copies if copy.source is None), 0)
-    return SelectedPixels(pixels, tuple(sources), tuple(picks), fill)
+    loops = _loops(walks)
+    for pixels in loops:
+        if pixels.y <= _MAX_ROWS * n and all(x > 0 for x, name in zip(pixels.x, names, strict=True) if name):
+            found = _picked(names, walks, loops, pixels)
+            if found is not None:
+                yield replace(found, fill=fill)
+
+
+class _Loop(NamedTuple):
+    """Loop of several walks: number of steps, their distance in the destination, and in the source of each walk."""
+
+    count: int
+    y: int
+    x: tuple[int, ...]
+
+
+def _shared(walks: Sequence[Walk]) -> set[tuple[int, int]]:
+    """Return the number of steps and the distance in the destination of the dimensions that all walks have."""
+    return set.intersection(*({(count, y) for count, _, y in walk.dims} for walk in walks))
+
+
+def _loops(walks: Sequence[Walk]) -> list[_Loop]:
+    """Return the loops that all walks have, the outermost first."""
+    out = list[_Loop]()
+    for count, y in sorted(_shared(walks), key=lambda each: -each[1]):
+        x = tuple(next(x for c, x, b in walk.dims if (c, b) == (count, y)) for walk in walks)
+        if out and (out[-1].y, out[-1].x) == (count * y, tuple(count * each for each in x)):
+            out[-1] = _Loop(out[-1].count * count, y, x)
+        else:
+            out.append(_Loop(count, y, x))
+    return out
+
+
+def _picked(
+    names: Sequence[str | None], walks: Sequence[Walk], loops: Sequence[_Loop], pixels: _Loop
+) -> SelectedPixels | None:
+    """Return the pixels of walks along one of their loops; None unless lines of pixels are contiguous in the result.
+
+    Loops with a smaller distance than that of the pixels, in a source or in the result, are within the streams.
+    """
+
+    def within(loop: _Loop) -> bool:
+        pairs = zip(loop.x, pixels.x, names, strict=True)
+        return loop.y < pixels.y or any(x < pitch for x, pitch, name in pairs if name)
+
+    apart = {(loop.count, loop.y) for loop in loops if within(loop)}
+    lines = [loop for loop in loops if loop is not pixels and (loop.count, loop.y) not in apart]
+    found, shared = list[NDArray[np.int64]](), _shared(walks)
+    for index, walk in enumerate(walks):
+        own = [dim for dim in walk.dims if (dim[0], dim[2]) not in shared]
+        own += [(loop.count, loop.x[index], loop.y) for loop in loops if (loop.count, loop.y) in apart]
+        if sum(map(len, found)) + prod(count for count, _, _ in own) > _MAX_BYTES:
+            return None
+        places = np.array([[walk.y, walk.x, index]])
+        for count, x, y in own:
+            places = (places[:, None, :] + np.arange(count)[:, None] * np.array([y, x, 0])).reshape(-1, 3)
+        found.append(places)
+    bytes_ = np.concatenate(found)
+    bytes_ = bytes_[np.argsort(bytes_[:, 0])]
+    if len(bytes_) % pixels.y:
+        return None
+    streams = bytes_.reshape(-1, pixels.y, 3)
+    if not np.array_equal(streams[:, :, 0], streams[:, :1, 0] + np.arange(pixels.y)):
+        return None
+    keys = [(name, pixels.x[i], tuple(loop.x[i] for loop in lines)) for i, name in enumerate(names)]
+    sources, places_of = _sources(keys, bytes_[:, 1:])
+    results: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    for stream in streams.tolist():
+        picks = tuple((-1, 0) if names[i] is None else places_of[keys[i], x] for _, x, i in stream)
+        results.setdefault(picks, []).append(stream[0][0])
+    if max(len(sources), len(results)) > _MAX_STREAMS or not sources:
+        return None
+    return SelectedPixels(
+        tuple(loop.count for loop in lines),
+        pixels.count,
+        tuple(sources),
+        tuple(PixelResult(tuple(starts), picks) for picks, starts in results.items()),
+        tuple(loop.y for loop in lines),
+        0,
+    )
+
+
+_Key = tuple[str | None, int, tuple[int, ...]]
+
+
+def _sources(
+    keys: Sequence[_Key], bytes_: NDArray[np.int64]
+) -> tuple[list[PixelSource], dict[tuple[_Key, int], tuple[int, int]]]:
+    """Return the streams of the sources, and for each byte of a source its stream and its place in a pixel.
+
+    Parameters
+    ----------
+    keys : sequence of (str, int, tuple of int)
+        For each walk, the name of its source, and the distances between pixels and between lines.
+    bytes_ : (number, 2) array
+        Offset in the source, and index of the walk, of each byte.
+    """
+    sources, places = list[PixelSource](), {}
+    for key in dict.fromkeys(keys):
+        name, pitch, steps = key
+        if name is None:
+            continue
+        mine = np.isin(bytes_[:, 1], [i for i, each in enumerate(keys) if each == key])
+        start = None
+        for x in np.unique(bytes_[mine, 0]).tolist():
+            if start is None or x >= start + pitch:
+                start = x
+                sources.append(PixelSource(name, start, pitch, 1, steps))
+            sources[-1] = replace(sources[-1], span=x - start + 1)
+            places[key, x] = len(sources) - 1, x - start
+    return sources, places
 
 
 @dataclass(frozen=True)
@@ -204,20 +329,27 @@ class Window:
     places: tuple[tuple[int, int], ...]
 
 
-def _windows(what: SelectedPixels, copied: Sequence[ByteRun], pixels: int, n: int) -> list[list[Window]]:
+def _windows(
+    sources: Sequence[PixelSource],
+    picks: Sequence[tuple[int, int]],
+    copied: Sequence[ByteRun],
+    pixels: int,
+    n: int,
+) -> list[list[Window]]:
     """Return the windows of each row of a group of pixels, without the bytes of the runs that FUSE copies.
 
     Rows without a source have one window without bytes.
     """
+    size = len(picks)
     apart = {byte for run in copied for byte in range(run.y, run.y + run.count)}
     rows = list[list[Window]]()
-    for first in range(0, pixels * what.size, n):
-        places: list[list[tuple[int, int]]] = [[] for _ in what.sources]
-        for lane in range(min(n, pixels * what.size - first)):
-            pixel, byte = divmod(first + lane, what.size)
-            index, x = what.picks[byte]
+    for first in range(0, pixels * size, n):
+        places: list[list[tuple[int, int]]] = [[] for _ in sources]
+        for lane in range(min(n, pixels * size - first)):
+            pixel, byte = divmod(first + lane, size)
+            index, x = picks[byte]
             if index >= 0 and byte not in apart:
-                places[index].append((pixel * what.sources[index].pitch + x, lane))
+                places[index].append((pixel * sources[index].pitch + x, lane))
         row = list[Window]()
         for index, left in enumerate(places):
             left.sort()
@@ -268,9 +400,14 @@ class SelectionPass:
 @lru_cache(maxsize=4096)
 def _passes(
     what: SelectedPixels, copied: tuple[ByteRun, ...], pixels: int, n: int
-) -> tuple[SelectionPass, ...]:
-    """Return the passes over all rows of a group of pixels, without the bytes of the runs that FUSE copies."""
-    return tuple(_joined(_windows(what, copied, pixels, n)))
+) -> tuple[tuple[SelectionPass, ...], ...]:
+    """Return, for each stream of the result, the passes over all rows of a group of pixels.
+
+    The bytes of the runs that FUSE copies are left out.
+    """
+    return tuple(
+        tuple(_joined(_windows(what.sources, result.picks, copied, pixels, n))) for result in what.results
+    )
 
 
 def _joined(rows: Sequence[Sequence[Window]]) -> Iterator[SelectionPass]:
@@ -317,39 +454,45 @@ class SelectionPlan:
         Sources of the bytes.
     group : int
         Pixels of a group.
-    groups : int
-        Groups of a box, except of the last one, which may have fewer.
-    passes : tuple of SelectionPass
-        Commands of MATRIX for a box.
+    lines, pixels : int
+        Lines of a box, and pixels of each of its lines; boxes at the ends may have fewer. A box of several lines
+        contains whole lines.
+    passes : tuple of tuples of SelectionPass
+        Commands of MATRIX for a box, for each stream of the result.
     copied : tuple of ByteRun
-        Runs that FUSE copies, after it has written the sums.
-    work, last : UnitWork
-        Estimated work of a box, and of the last one.
+        Runs that FUSE copies, after it has written the sums; none if there are several streams.
+    works : tuple of UnitWork
+        Estimated work of each box of one step of the outer loops, in order.
     cycles : float
         Estimated cycles of all boxes.
     """
 
     what: SelectedPixels
     group: int
-    groups: int
-    passes: tuple[SelectionPass, ...]
+    lines: int
+    pixels: int
+    passes: tuple[tuple[SelectionPass, ...], ...]
     copied: tuple[ByteRun, ...]
-    work: UnitWork
-    last: UnitWork
+    works: tuple[UnitWork, ...]
     cycles: float
-
-    @property
-    def pixels(self) -> int:
-        """Pixels of a box."""
-        return self.group * self.groups
 
     @property
     def boxes(self) -> int:
         """Number of boxes."""
-        return ceil_div(self.what.pixels, self.pixels)
+        return self.what.outer * len(self.works)
+
+    @property
+    def work(self) -> UnitWork:
+        """Estimated work of the first box."""
+        return self.works[0]
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of a box."""
+        return ceil_div(self.lines * self.pixels, self.group)
 
     def sums(self, n: int) -> int:
-        """Return the number of rows of sums of a box."""
+        """Return the number of rows of sums of a stream of a box."""
         return self.groups * self.rows(n)
 
     def rows(self, n: int) -> int:
@@ -364,15 +507,19 @@ class SelectionPlan:
     @property
     def tiles(self) -> int:
         """Number of tiles of weights."""
-        return sum(len(each.windows) for each in self.passes)
+        return sum(len(each.windows) for passes in self.passes for each in passes)
 
     def loaded(self, n: int) -> int:
         """Return the bytes of a loaded box, which contains all sources."""
-        return sum(x.bytes_of(self.pixels) + n for x in self.what.sources)
+        return sum(self.stream(source, n) for source in self.what.sources)
+
+    def stream(self, source: PixelSource, n: int) -> int:
+        """Return the bytes of a stream of a loaded box."""
+        return source.bytes_of(self.groups * self.group) + n
 
     def selected(self, n: int) -> int:
-        """Return the bytes of a box of the result."""
-        return self.pixels * self.what.size + n
+        """Return the bytes of a stream of a box of the result."""
+        return self.groups * self.group * self.what.size + n
 
 
 @lru_cache(maxsize=4096)
@@ -390,16 +537,19 @@ def selection_plan(what: SelectedPixels, engine: Engine, most: int) -> Selection
     """
     n = engine.n
     best: SelectionPlan | None = None
-    runs = what.runs
-    groups = {n * rows // what.size for rows in range(1, _MAX_ROWS + 1)} & set(range(1, what.pixels + 1))
+    runs = what.results[0].runs if len(what.results) == 1 else ()
+    total = what.inner * what.pixels
+    groups = {n * rows // what.size for rows in range(1, _MAX_ROWS + 1)} & set(range(1, total + 1))
     for copied in (each for some in range(_MAX_COPIED + 1) for each in combinations(runs, some)):
         if copied and (len(runs) > _MAX_RUNS or best is None or not best.array_bound):
             break
         for group in sorted(groups):
             passes = _passes(what, copied, group, n)
+            if sum(len(each.windows) for stream in passes for each in stream) > _MAX_TILES:
+                continue
             fits = _MAX_SUMS * engine.rows // ceil_div(group * what.size, n)
-            for number in sorted({fits * parts // 16 for parts in (1, 2, 3, 4, 6, 8, 12, 16)} - {0}):
-                plan = _plan(what, group, number, passes, copied, engine)
+            for lines, pixels in _box_sizes(what, group, fits):
+                plan = _plan(what, group, lines, pixels, passes, copied, engine)
                 if max(plan.loaded(n), plan.selected(n)) <= most and (
                     best is None or plan.cycles < best.cycles
                 ):
@@ -407,35 +557,64 @@ def selection_plan(what: SelectedPixels, engine: Engine, most: int) -> Selection
     return best
 
 
+def _box_sizes(what: SelectedPixels, group: int, fits: int) -> Iterator[tuple[int, int]]:
+    """Yield the boxes that are tried, of at most `fits` groups: lines, and pixels of a line."""
+    numbers = sorted({fits * parts // 16 for parts in (1, 2, 3, 4, 6, 8, 12, 16)} - {0})
+    for number in numbers:
+        if number * group < what.pixels or what.inner == 1:
+            yield 1, number * group
+    for lines in sorted({min(number * group // what.pixels, what.inner) for number in numbers} - {0, 1}):
+        yield ceil_div(what.inner, ceil_div(what.inner, lines)), what.pixels
+    if what.inner > 1 and what.pixels <= fits * group:
+        yield 1, what.pixels
+
+
 def _plan(
     what: SelectedPixels,
     group: int,
-    groups: int,
-    passes: tuple[SelectionPass, ...],
+    lines: int,
+    pixels: int,
+    passes: tuple[tuple[SelectionPass, ...], ...],
     copied: tuple[ByteRun, ...],
     engine: Engine,
 ) -> SelectionPlan:
     n, rows = engine.n, ceil_div(group * what.size, engine.n)
-    tiles = sum(len(each.windows) for each in passes)
-    commands = len(what.sources) + len(passes) + len(copied) + 2
+    tiles = [sum(len(each.windows) for each in stream) for stream in passes]
+    stored = sum(len(result.starts) for result in what.results)
+    commands = len(what.sources) + sum(len(stream) + 1 for stream in passes) + len(copied) + stored
     copies = sum(ceil_div(run.count, n) for run in copied)
-    most = group * groups
 
-    def work(pixels: int) -> UnitWork:
-        parts = ceil_div(pixels, group)
-        fuse = (parts * rows + pixels * copies) * engine.fuse_rate
+    @lru_cache
+    def work(lines: int, pixels: int) -> UnitWork:
+        parts = ceil_div(lines * pixels, group)
+        fuse = (parts * rows * len(passes) + lines * pixels * copies) * engine.fuse_rate
         if copied:
             fuse += (1 + len(copied)) * _FUSE_COMMAND
-        load = sum(_line_beats(x.bytes_of(pixels), most * x.pitch, n) for x in what.sources)
-        store = _line_beats(pixels * what.size, most * what.size, n)
-        return UnitWork(load, store, tiles * max(parts, n), fuse, commands)
+        load = sum(
+            _box_beats(lines, pixels, x.bytes_of(pixels), x.pitch, x.steps, what, n) for x in what.sources
+        )
+        store = stored * _box_beats(lines, pixels, pixels * what.size, what.size, what.steps, what, n)
+        array = sum(each * max(parts, n) for each in tiles)
+        return UnitWork(load, store, array, fuse, commands)
 
-    boxes = ceil_div(what.pixels, most)
-    first, last = work(min(most, what.pixels)), work(what.pixels - (boxes - 1) * most)
-    total = UnitWork(*(a * (boxes - 1) + b for a, b in zip(first.parts, last.parts, strict=True)))
+    works = tuple(
+        work(some, part) for _, some in pieces(what.inner, lines) for _, part in pieces(what.pixels, pixels)
+    )
+    total = UnitWork(*(what.outer * sum(each) for each in zip(*(w.parts for w in works), strict=True)))
     busiest = max(total.load + total.store, total.array, total.fuse, total.commands * _COMMAND_CYCLES)
-    cycles = busiest + first.load + first.array + last.fuse + last.store + tiles * n + _START
-    return SelectionPlan(what, group, groups, passes, copied, first, last, cycles)
+    first, last = works[0], works[-1]
+    cycles = busiest + first.load + first.array + last.fuse + last.store + sum(tiles) * n + _START
+    return SelectionPlan(what, group, lines, pixels, passes, copied, works, cycles)
+
+
+def _box_beats(
+    lines: int, pixels: int, length: int, pitch: int, steps: tuple[int, ...], what: SelectedPixels, n: int
+) -> float:
+    """Return the mean beats of the lines of a stream of a box; contiguous lines are one."""
+    if lines > 1 and steps[-1] == what.pixels * pitch:
+        return _line_beats((lines - 1) * steps[-1] + length, steps[-1], n)
+    between = pixels * pitch if not steps else steps[-1]
+    return lines * _line_beats(length, gcd(between, pixels * pitch), n)
 
 
 def _line_beats(length: int, step: int, n: int) -> float:
@@ -462,7 +641,8 @@ class SelectionSteps:
         self.x = BufferRotation(BufferMemory.SP, f"{name}.box", plan.loaded(n), s.x_buffers)
         self.y = BufferRotation(BufferMemory.SP, f"{name}.selected", plan.selected(n), s.y_buffers)
         self.acc = BufferRotation(BufferMemory.ACC, f"{name}.acc", plan.sums(n), s.acc_buffers)
-        weights = context.constant(f"{name}.tiles", np.concatenate([each.weights(n) for each in plan.passes]))
+        tiles = [each.weights(n) for passes in plan.passes for each in passes]
+        weights = context.constant(f"{name}.tiles", np.concatenate(tiles))
         size = plan.tiles * n * n
         self.weights = TileBuffers(
             CircularBuffer(BufferMemory.SP, f"{name}.tiles", size),
@@ -470,7 +650,7 @@ class SelectionSteps:
         )
 
     def steps(self, layouts: Mapping[str, TensorLayout], y: TensorLayout) -> Iterator[TileStep]:
-        """Yield the steps, one for each box.
+        """Yield the steps, one for each stream of each box.
 
         Parameters
         ----------
@@ -480,36 +660,70 @@ class SelectionSteps:
             Layout of the result.
         """
         what, plan = self.plan.what, self.plan
-        for first, pixels in pieces(what.pixels, plan.pixels):
-            step, sources = TileStep(), list[BufferRef]()
-            weights, box = self.weights.get(0, step), self.x.next()
-            for source in what.sources:
-                step.loads.append(
-                    self.context.command(
-                        Unit.LOAD,
-                        dram=layouts[source.name].address().plus(source.start + first * source.pitch),
-                        dst=box,
-                        len=source.bytes_of(pixels),
-                    )
-                )
-                sources.append(box)
-                box = box.plus(source.bytes_of(plan.pixels) + self.n)
+        for at in product(*(range(count) for count in what.lines[:-1])):
+            for line, lines in pieces(what.inner, plan.lines):
+                for first, pixels in pieces(what.pixels, plan.pixels):
+                    yield from self._box(layouts, y, (*at, line), lines, first, pixels)
+
+    def _box(
+        self,
+        layouts: Mapping[str, TensorLayout],
+        y: TensorLayout,
+        at: tuple[int, ...],
+        lines: int,
+        first: int,
+        pixels: int,
+    ) -> Iterator[TileStep]:
+        """Yield the steps of a box of some pixels, from `first` on, of lines of which the first one has index `at`."""
+        what, plan, step = self.plan.what, self.plan, TileStep()
+        sources, box, tile = list[BufferRef](), self.x.next(), 0
+        weights = self.weights.get(0, step)
+        for source in what.sources:
+            x = source.start + first * source.pitch + _offset(at, source.steps)
+            where = layouts[source.name].address().plus(x)
+            length, between = source.bytes_of(pixels), what.pixels * source.pitch
+            fields = self._lines(lines, length, between, source.steps, "dst")
+            step.loads.append(self.context.command(Unit.LOAD, dram=where, dst=box, **fields))
+            sources.append(box)
+            box = box.plus(plan.stream(source, self.n))
+        groups = ceil_div(lines * pixels, plan.group)
+        for result, passes in zip(what.results, plan.passes, strict=True):
             acc, made = self.acc.next(), self.y.next()
-            self._sums(step, ceil_div(pixels, plan.group), sources, weights, acc)
-            self._drain(step, ceil_div(pixels, plan.group), acc, made)
+            tile = self._sums(step, passes, groups, sources, weights, tile, acc)
+            self._drain(step, groups, acc, made)
             for run in plan.copied:
-                self._copy(step, pixels, run, sources[run.source], made)
-            out = y.address().plus(first * what.size)
-            step.stores.append(self.context.command(Unit.STORE, src=made, dram=out, len=pixels * what.size))
+                self._copy(step, lines * pixels, run, sources[run.source], made)
+            fields = self._lines(lines, pixels * what.size, what.pixels * what.size, what.steps, "src")
+            for start in result.starts:
+                out = y.address().plus(start + first * what.size + _offset(at, what.steps))
+                step.stores.append(self.context.command(Unit.STORE, src=made, dram=out, **fields))
             yield step
+            step = TileStep()
+
+    def _lines(
+        self, lines: int, length: int, between: int, steps: tuple[int, ...], place: str
+    ) -> dict[str, int]:
+        """Return the fields of LOAD or STORE for lines at a distance of `between` bytes in the scratchpad."""
+        if lines == 1:
+            return {"len": length}
+        if steps[-1] == between:
+            return {"len": (lines - 1) * between + length}
+        return {"len": length, "y_count": lines, "dram_y": steps[-1], f"{place}_y": between}
 
     def _sums(
-        self, step: TileStep, groups: int, sources: Sequence[BufferRef], weights: BufferRef, acc: BufferRef
-    ) -> None:
-        """Add the passes over a box of some groups."""
-        n, plan, tile = self.n, self.plan, 0
+        self,
+        step: TileStep,
+        passes: Sequence[SelectionPass],
+        groups: int,
+        sources: Sequence[BufferRef],
+        weights: BufferRef,
+        tile: int,
+        acc: BufferRef,
+    ) -> int:
+        """Add the passes over a box of some groups; return the number of the next tile of weights."""
+        n, plan = self.n, self.plan
         rows = plan.rows(n)
-        for each in plan.passes:
+        for each in passes:
             step.matrix.append(
                 self.context.command(
                     Unit.MATRIX,
@@ -529,6 +743,7 @@ class SelectionSteps:
                 )
             )
             tile += len(each.windows)
+        return tile
 
     def _drain(self, step: TileStep, groups: int, acc: BufferRef, to: BufferRef) -> None:
         """Add the FUSE command that writes the rows of some groups."""
@@ -571,3 +786,8 @@ class SelectionSteps:
                 lanes_tail=run.count - (lines - 1) * n,
             )
         )
+
+
+def _offset(at: tuple[int, ...], steps: tuple[int, ...]) -> int:
+    """Return the offset of a line in bytes."""
+    return sum(index * step for index, step in zip(at, steps, strict=False))

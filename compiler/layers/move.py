@@ -569,10 +569,14 @@ def move_plan(
         cycles += sum(plan.cycles for plan in found) if found else line_cycles(config, layer, copy, here)
     sources = {copy.source for copy in layer.copies if copy.source is not None}
     if not y_here and not any(on_chip(name) for name in sources):
-        what = selected_pixels(layer.copies, {name: operands[name] for name in sources}, y, config.n)
-        plan = what and selection_plan(what, engine_of(config), _box_limit(config, most))
-        if plan is not None and plan.cycles + _MIN_GAIN < cycles:
-            return MovePlan(plan, [], [])
+        found = (
+            selection_plan(what, engine_of(config), _box_limit(config, most))
+            for what in selected_pixels(layer.copies, {name: operands[name] for name in sources}, y, config.n)
+        )
+        selections = [plan for plan in found if plan is not None]
+        best = min(selections, key=lambda plan: plan.cycles, default=None)
+        if best is not None and best.cycles + _MIN_GAIN < cycles:
+            return MovePlan(best, [], [])
     return MovePlan(None, straight, boxed)
 
 
@@ -674,7 +678,7 @@ def _selection_model(config: MlaConfig, s: LayerSchedule, plan: SelectionPlan) -
 
     def tiles() -> Iterator[PipelineTile]:
         for number in range(plan.boxes):
-            work = plan.work if number < plan.boxes - 1 else plan.last
+            work = plan.works[number % len(plan.works)]
             loads = (("w", 0, weights), ("box", number, work.load))
             fuse = work.fuse / config.fuse_rate
             yield PipelineTile(loads, work.array, fuse, work.store, ceil(work.commands))

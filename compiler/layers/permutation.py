@@ -12,13 +12,18 @@ destination's lines adjacent.
 Elements of 16 bits need one transposition only: the low bytes of N elements are a row of the transposed tile, the high
 bytes another one, and FUSE writes rows of 16-bit integers. Two adjacent bytes of the destination that are anywhere in a
 line of the source are moved in the same way.
+
+Two or four lines are interleaved without a transposition: MATRIX multiplies rows of N bytes of each line by the
+identity, and shifts the sum of the lines before by a byte. FUSE writes the sums as integers of 16 or 32 bits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
+from itertools import accumulate, product
 from math import inf, prod
+from operator import mul
 from typing import cast
 
 from compiler.layers.strided_copy import Dim, Walk, run_beats
@@ -42,6 +47,7 @@ class Mode(IntEnum):
     TURN = 2  # one transposition
     TURN_TWICE = 3  # two transpositions, with a pivot
     TURN_PAIRS = 4  # one transposition; FUSE joins pairs of bytes to elements of 16 bits
+    INTERLEAVE = 5  # MATRIX adds two or four lines, each shifted by another number of bytes
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,10 @@ class TileGroup:
     pitch : int
         Distance between lines in the source.
     digits : tuple of (int, int, int)
-        One or two dimensions of the bytes of a line that are used: number, distance in the line and in the destination.
+        Dimensions of the bytes of a line that are used: number, distance in the line and in the destination. Bytes that
+        are equidistant in the line, and bytes of up to two dimensions that fit N bytes.
+    per_tile : int
+        Number of bytes of a line that a tile contains; equidistant bytes may need several tiles.
     loops : tuple of (int, int, int)
         Tiles: numbers, and distances in source and destination.
     copies : tuple of (int, int, int)
@@ -108,15 +117,32 @@ class TileGroup:
     columns: int
     pitch: int
     digits: tuple[Dim, ...]
+    per_tile: int
     loops: tuple[Dim, ...]
     copies: tuple[Dim, ...]
     x: int
     y: int
 
     @property
-    def rows(self) -> int:
-        """Number of rows of a transposed tile."""
+    def used(self) -> int:
+        """Number of rows of the transposed tiles of a line that are used."""
         return prod(count for count, _, _ in self.digits)
+
+    @property
+    def equidistant(self) -> bool:
+        """True if the used bytes of a line are equidistant."""
+        steps = accumulate((count for count, _, _ in self.digits), mul, initial=self.digits[0][1])
+        return all(x == step for (_, x, _), step in zip(self.digits, steps, strict=False))
+
+    @property
+    def line_tiles(self) -> int:
+        """Number of tiles for the bytes of a line."""
+        return ceil_div(self.used, self.per_tile)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of the transposed tiles of a line."""
+        return self.line_tiles * self.per_tile
 
     @property
     def pair(self) -> int | None:
@@ -126,7 +152,7 @@ class TileGroup:
     @property
     def tiles(self) -> int:
         """Number of tiles."""
-        return prod(count for count, _, _ in self.loops)
+        return self.line_tiles * prod(count for count, _, _ in self.loops)
 
     @cached_property
     def ordered(self) -> tuple[Dim, ...]:
@@ -135,30 +161,69 @@ class TileGroup:
 
     def commands(self, most: int) -> int:
         """Return the number of MATRIX commands, for tiles of sums of at most `most` rows."""
+        if self.line_tiles > 1:
+            return self.tiles // self.line_tiles
         longest = self.ordered[0][0] if self.loops else 1
         return self.tiles // longest * ceil_div(longest, max(most // self.rows, 1))
 
 
-def _digits(dims: list[Dim], n: int) -> tuple[list[Dim], list[Dim]]:
-    """Choose the bytes of a line of n bytes that a tile uses.
+#: Maximum number of dimensions of the bytes of a line: FUSE has two more loops, for the tiles.
+_MAX_DIGITS = 3
 
-    Returns the chosen dimensions, each with the largest number of steps that fits a line, and the other dimensions.
+
+def _digits(dims: list[Dim], engine: Engine) -> tuple[list[Dim], list[Dim]]:
+    """Choose the bytes of a line that the tiles of a line contain.
+
+    Returns the chosen dimensions, of which the last one may be a part of a dimension, and all dimensions that are not
+    chosen as a whole. The chosen ones are bytes of up to two dimensions within n bytes, or equidistant bytes if these
+    need fewer tiles.
     """
     rest = sorted((dim for dim in dims if dim[0] > 1 and dim[1] > 0), key=lambda dim: dim[1])
     none = [dim for dim in dims if dim[0] > 1 and dim[1] <= 0]
     if not rest:
         return [(1, 1, 0)], none
-    count, x, y = rest.pop(0)
+
+    def tiles(chosen: list[Dim]) -> int:
+        taken = {(x, y): count for count, x, y in chosen}
+        lines = prod(ceil_div(count, taken.get((x, y), 1)) for count, x, y in rest)
+        return lines * ceil_div(prod(taken.values()), _per_tile(chosen, engine.n))
+
+    chosen = min(_within_line(rest, engine.n), _equidistant(rest, engine), key=tiles)
+    return chosen, [*none, *(dim for dim in rest if dim not in chosen)]
+
+
+def _within_line(rest: list[Dim], n: int) -> list[Dim]:
+    """Return dimensions of bytes within n bytes: the first one, and another one if the first one fits as a whole."""
+    count, x, y = rest[0]
     taken = min(count, (n - 1) // x + 1)
-    chosen = [(taken, x, y)]
-    if taken < count:
-        return chosen, [*none, *rest, (count, x, y)]
-    span = (count - 1) * x + 1
-    for index, (more, step, _) in enumerate(rest):
+    chosen, span = [(taken, x, y)], (count - 1) * x + 1
+    for more, step, target in rest[1:] if taken == count else ():
         fits = min(more, (n - span) // step + 1)
         if step > x and fits > 1:
-            return [*chosen, (fits, *rest[index][1:])], [*none, *rest]
-    return chosen, [*none, *rest]
+            return [*chosen, (fits, step, target)]
+    return chosen
+
+
+def _equidistant(rest: list[Dim], engine: Engine) -> list[Dim]:
+    """Return dimensions of equidistant bytes whose tiles fit a tile of sums."""
+    unit = rest[0][1]
+    per = (engine.n - 1) // unit + 1
+    chosen, run = list[Dim](), 1
+    for count, x, y in rest[:_MAX_DIGITS]:
+        fits = min(engine.rows // per * per // run, count)
+        if x != unit * run or fits < 2:
+            break
+        if fits < count:
+            return [*chosen, (ceil_div(count, ceil_div(count, fits)), x, y)]
+        chosen.append((count, x, y))
+        run *= count
+    return chosen
+
+
+def _per_tile(digits: Sequence[Dim], n: int) -> int:
+    """Return the number of used bytes of a line per tile: all that fit a line, or as many equidistant ones as do."""
+    used, span = prod(count for count, _, _ in digits), sum((count - 1) * x for count, x, _ in digits) + 1
+    return used if span <= n else (n - 1) // digits[0][1] + 1
 
 
 def _split(total: int, size: int) -> Iterator[tuple[int, int, int]]:
@@ -170,7 +235,7 @@ def _split(total: int, size: int) -> Iterator[tuple[int, int, int]]:
         yield whole * size, 1, rest
 
 
-def regions(walk: Walk, lane: int, n: int) -> Iterator[TileGroup]:
+def regions(walk: Walk, lane: int, engine: Engine) -> Iterator[TileGroup]:
     """Yield the tiles of the transposition of a walk, in groups of equal size.
 
     Parameters
@@ -179,12 +244,13 @@ def regions(walk: Walk, lane: int, n: int) -> Iterator[TileGroup]:
         Elements of one byte, at least one dimension other than `lane` of which has a positive distance in the source.
     lane : int
         Index of the dimension that is contiguous in the destination, in bytes or in pairs of bytes.
-    n : int
-        Lines per tile, and bytes per line.
+    engine : Engine
+        Lines and rows per tile, and rows of a tile of sums.
     """
+    n = engine.n
     total, pitch, step = walk.dims[lane]
     others = [dim for index, dim in enumerate(walk.dims) if index != lane]
-    chosen, rest = _digits(others, n)
+    chosen, rest = _digits(others, engine)
     copies = tuple(dim for dim in rest if dim[1] == 0)
     rest = [dim for dim in rest if dim[1] != 0]
     # The last chosen dimension, if it does not fit a line as a whole, is the last of the others.
@@ -195,15 +261,93 @@ def regions(walk: Walk, lane: int, n: int) -> Iterator[TileGroup]:
     for first, parts, columns in _split(total, n):
         for start, tiles, rows in _split(whole, count):
             loops = ((parts, n * pitch, n * step), (tiles, count * x, count * y), *outer)
+            digits = (*chosen[:-1], (rows, x, y))
             yield TileGroup(
                 columns,
                 pitch,
-                (*chosen[:-1], (rows, x, y)),
+                digits,
+                _per_tile(digits, n),
                 tuple(loop for loop in loops if loop[0] > 1),
                 copies,
                 walk.x + first * pitch + start * x,
                 walk.y + first * step + start * y,
             )
+
+
+@dataclass(frozen=True)
+class InterleavedRows:
+    """Rows of elements whose bytes are each from another line of the source.
+
+    Parameters
+    ----------
+    lines : int
+        Number of lines, and bytes of an element: 2 or 4.
+    pitch : int
+        Distance between the lines in the source.
+    tail : int
+        Elements of the last row of the first loop; the others have n elements.
+    loops : tuple of (int, int, int)
+        Rows: numbers, and distances in source and destination. The rows of the first loop are adjacent.
+    x, y : int
+        Offset of the first row in source and destination.
+    """
+
+    lines: int
+    pitch: int
+    tail: int
+    loops: tuple[Dim, ...]
+    x: int
+    y: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return prod(count for count, _, _ in self.loops)
+
+
+#: Maximum number of loops of the rows of a tile of sums, as MATRIX has no more.
+_MAX_ROW_LOOPS = 3
+
+
+def interleaved_rows(walk: Walk, byte: int, engine: Engine) -> Iterator[InterleavedRows]:
+    """Yield the rows of a walk that interleaves lines, in groups that fit a tile of sums.
+
+    Parameters
+    ----------
+    walk : Walk
+        Elements of one byte.
+    byte : int
+        Index of the dimension of 2 or 4 bytes that are adjacent in the destination, each from another line.
+    engine : Engine
+        Elements of a row, and rows of a tile of sums.
+    """
+    n, (lines, pitch, _) = engine.n, walk.dims[byte]
+    line = lines_index(walk, byte)
+    total = walk.dims[line][0] if line is not None else 1
+    others = [dim for index, dim in enumerate(walk.dims) if index not in (byte, line) and dim[0] > 1]
+    loops = [(ceil_div(total, n), n, n * lines), *sorted(others, reverse=True)]
+    sizes, rows = list[int](), 1
+    for index, (count, _, _) in enumerate(loops):
+        fits = min(count, engine.rows // rows) if index < _MAX_ROW_LOOPS else 1
+        sizes.append(ceil_div(count, ceil_div(count, fits)))
+        rows *= sizes[-1]
+    for starts in product(*(range(0, loop[0], size) for loop, size in zip(loops, sizes, strict=True))):
+        counts = [min(size, loop[0] - at) for loop, size, at in zip(loops, sizes, starts, strict=True)]
+        last = starts[0] + counts[0] == loops[0][0]
+        yield InterleavedRows(
+            lines,
+            pitch,
+            (total - 1) % n + 1 if last else n,
+            tuple((count, *loop[1:]) for count, loop in zip(counts, loops, strict=True))[:_MAX_ROW_LOOPS],
+            walk.x + sum(at * x for at, (_, x, _) in zip(starts, loops, strict=True)),
+            walk.y + sum(at * y for at, (_, _, y) in zip(starts, loops, strict=True)),
+        )
+
+
+def lines_index(walk: Walk, byte: int) -> int | None:
+    """Return the index of the dimension along the lines that a dimension of bytes interleaves; None without one."""
+    count = walk.dims[byte][0]
+    return next((i for i, dim in enumerate(walk.dims) if dim[0] > 1 and dim[1:] == (1, count)), None)
 
 
 @dataclass(frozen=True)
@@ -296,7 +440,8 @@ class Box:
         Parameters
         ----------
         pivot : int
-            Index of the dimension whose elements are adjacent between the transpositions.
+            Index of the dimension whose elements are adjacent between the transpositions, together with those of the
+            dimensions that continue it in the source.
 
         Returns
         -------
@@ -306,33 +451,46 @@ class Box:
             Bytes of the intermediate box.
         """
         n, whole = self.n, self.permutation()
-        total, x, y = whole.dims[pivot]
+        pivots, lines = self._chain(whole, pivot)
         run, inner = 1, set[int]()
         for index in sorted(range(len(whole.dims)), key=lambda i: whole.dims[i][2]):
             count, _, step = whole.dims[index]
-            if index == pivot or (count > 1 and step != run):
+            if index in pivots or (count > 1 and step != run):
                 break
             inner.add(index)
             run *= count
-        steps, size = {}, n * run
+        steps, size = {}, lines * run
         for index, (count, _, step) in enumerate(whole.dims):
             if index in inner:
-                steps[index] = step * n if count > 1 else 0
-            elif index != pivot:
+                steps[index] = step * lines if count > 1 else 0
+            elif index not in pivots:
                 steps[index] = size
                 size *= count
-        first, second = list[tuple[Walk, int]](), list[tuple[Walk, int]]()
-        outside = [i for i in range(len(whole.dims)) if i != pivot]
-        outer = tuple((whole.dims[i][0], steps[i], whole.dims[i][2]) for i in outside if i not in inner)
+        outside = [i for i in range(len(whole.dims)) if i not in pivots]
         into = tuple((whole.dims[i][0], whole.dims[i][1], steps[i]) for i in outside)
-        for start, parts, lanes in _split(total, n):
-            a, b = whole.x + start * x, whole.y + start * y
-            at = start // n * size
-            dims = (*into, (parts, n * x, size), (lanes, x, 1))
-            first.append((Walk(dims, a, at), len(dims) - 1))
-            dims = (*outer, (parts, size, n * y), (lanes, 1, y), (run, n, 1))
-            second.append((Walk(dims, at, b), len(dims) - 1))
-        return first, second, size * ceil_div(total, n)
+        first, x = list[tuple[Walk, int]](), whole.dims[pivot][1]
+        for start, parts, lanes in _split(lines, n):
+            dims = (*into, (parts, n * x, n), (lanes, x, 1))
+            first.append((Walk(dims, whole.x + start * x, start), len(dims) - 1))
+        outer = tuple((whole.dims[i][0], steps[i], whole.dims[i][2]) for i in outside if i not in inner)
+        apart = tuple((whole.dims[i][0], whole.dims[i][1] // x, whole.dims[i][2]) for i in pivots)
+        second = Walk((*outer, *apart, (run, lines, 1)), 0, whole.y)
+        return first, [(second, len(second.dims) - 1)], size
+
+    def _chain(self, whole: Walk, pivot: int) -> tuple[list[int], int]:
+        """Return the dimensions whose elements are equidistant, starting with the pivot, and the number of elements.
+
+        Dimensions inside the pivot in the destination are not among them.
+        """
+        (count, x, y), found = whole.dims[pivot], [pivot]
+        while True:
+            more = [
+                i for i, dim in enumerate(whole.dims) if dim[0] > 1 and dim[1] == x * count and dim[2] > y
+            ]
+            if not more:
+                return found, count
+            found.append(more[0])
+            count *= whole.dims[more[0]][0]
 
 
 @dataclass(frozen=True)
@@ -380,7 +538,8 @@ class BoxPlan:
     mode : Mode
         How bytes are permuted.
     along : int
-        Index of the dimension that becomes contiguous (TURN, TURN_PAIRS), or of the pivot (TURN_TWICE).
+        Index of the dimension that becomes contiguous (TURN, TURN_PAIRS), of the pivot (TURN_TWICE), or of the bytes of
+        an element (INTERLEAVE).
     work : UnitWork
         Estimated work of all boxes.
     sizes : (int, int, int)
@@ -428,10 +587,10 @@ def _turn_work(walks: list[tuple[Walk, int]], engine: Engine) -> tuple[float, fl
     """Return the cycles of MATRIX and FUSE, and the number of commands, of a transposition."""
     array = fuse = commands = 0.0
     for walk, lane in walks:
-        for region in regions(walk, lane, engine.n):
+        for region in regions(walk, lane, engine):
             copies = prod(dim[0] for dim in region.copies)
-            array += region.tiles * max(region.rows, engine.n)
-            fuse += region.tiles * region.rows * copies
+            array += region.tiles * max(region.per_tile, engine.n)
+            fuse += region.tiles // region.line_tiles * region.used * copies
             commands += 2 * region.commands(engine.rows)
     return array, fuse * engine.fuse_rate, commands
 
@@ -447,6 +606,9 @@ def _ways(walk: Walk, ends: Ends, n: int) -> Iterator[tuple[Mode, int]]:
         yield Mode.STORE, 0
     yield Mode.COPY, 0
     for index, (count, x, y) in enumerate(walk.dims):
+        lines = count in (2, 4) and y == 1 and not ends.rescale
+        if lines and lines_index(walk, index) is not None:
+            yield Mode.INTERLEAVE, index
         if x > 1 and y == 1:
             yield Mode.TURN, index
         if x > 1 and y == 2 and _pair(walk) is not None and not ends.rescale:
@@ -455,16 +617,23 @@ def _ways(walk: Walk, ends: Ends, n: int) -> Iterator[tuple[Mode, int]]:
             yield Mode.TURN_TWICE, index
 
 
-def _paired(box: Box, along: int) -> bool:
+def _paired(box: Box, along: int, engine: Engine) -> bool:
     """Return True if every tile of a transposition contains both bytes of its pairs."""
-    return all(region.pair is not None for region in regions(box.permutation(), along, box.n))
+    return all(region.pair is not None for region in regions(box.permutation(), along, engine))
+
+
+def _transfers(box: Box, mode: Mode, steps: Sequence[Dim] = ()) -> tuple[float, float]:
+    """Return the beats of the loads and of the stores of a box; `steps` are the dimensions along which boxes repeat."""
+    n, ends = box.n, box.ends
+    load = 0.0 if ends.x_here else run_beats(box.loads, 1, n, 1, [x for _, x, _ in steps])
+    store = 0.0 if ends.y_here else run_beats(box.stores(mode), 1, n, 2, [y for _, _, y in steps])
+    return load, store
 
 
 def _work(box: Box, mode: Mode, along: int, engine: Engine) -> tuple[UnitWork, int]:
     """Return the work of a box that is permuted in the given way, and the bytes of the intermediate box."""
-    n, ends = engine.n, box.ends
-    load = 0.0 if ends.x_here else run_beats(box.loads, 1, n, 1)
-    store = 0.0 if ends.y_here else run_beats(box.stores(mode), 1, n, 2)
+    n = engine.n
+    load, store = _transfers(box, mode)
     if mode == Mode.STORE:
         return UnitWork(load, store, commands=3), 0
     whole = box.permutation()
@@ -474,6 +643,11 @@ def _work(box: Box, mode: Mode, along: int, engine: Engine) -> tuple[UnitWork, i
         rows = whole.count // run * ceil_div(run, n) * engine.fuse_rate
         outer = sorted((dim[0] for dim in (inner[:-1] if run > 1 else inner)), reverse=True)
         return UnitWork(load, store, 0, rows, 2 + prod(outer[2 if run > n else 3 :])), 0
+    if mode == Mode.INTERLEAVE:
+        groups = list(interleaved_rows(whole, along, engine))
+        array = sum(group.lines * max(group.rows, n) for group in groups)
+        fuse = sum(group.lines * group.rows for group in groups) * engine.fuse_rate
+        return UnitWork(load, store, array, fuse, sum(group.lines + 1 for group in groups)), 0
     if mode != Mode.TURN_TWICE:
         return UnitWork(load, store, *_turn_work([(whole, along)], engine)), 0
     first, second, size = box.twice(along)
@@ -556,39 +730,53 @@ def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along:
     choices = [_sizes_of(dim[0], engine.n) for dim in walk.dims]
     if mode == Mode.TURN_PAIRS:
         choices[cast(int, _pair(walk))] = [2]
+    if mode == Mode.INTERLEAVE:
+        choices[along] = [walk.dims[along][0]]
     at = [0] * len(choices)
 
-    def plan() -> BoxPlan | None:
+    def plan() -> tuple[float, BoxPlan] | None:
+        """Return the plan for the sizes `at`, after its work if each box began at a bus beat."""
         counts = tuple(sizes[index] for sizes, index in zip(choices, at, strict=True))
         dims = tuple((count, *dim[1:]) for count, dim in zip(counts, walk.dims, strict=True))
         box = Box(Walk(dims), ends, engine.n)
         loaded, permuted = box.sizes
         if mode == Mode.STORE:
             permuted = 0
-        if mode == Mode.TURN_PAIRS and not _paired(box, along):
+        if mode == Mode.TURN_PAIRS and not _paired(box, along, engine):
             return None
         if max(loaded, permuted) > most:
             return None
         work, between = _work(box, mode, along, engine)
         if between > most:
             return None
+        pairs = list(zip(walk.dims, counts, strict=True))
+        steps = [(1, count * x, count * y) for (total, x, y), count in pairs if count < total]
+
+        def placed(box: Box, work: UnitWork) -> UnitWork:
+            load, store = _transfers(box, mode, steps)
+            return replace(work, load=load, store=store)
+
         sizes = loaded, between, permuted
-        boxes = prod(ceil_div(dim[0], count) for dim, count in zip(walk.dims, counts, strict=True))
+        boxes = prod(ceil_div(dim[0], count) for dim, count in pairs)
         if boxes > _MAX_FEW or mode == Mode.TURN_TWICE:
-            times = (_boxes_along(dim[0], count, mode) for dim, count in zip(walk.dims, counts, strict=True))
-            total = work.times(prod(times))
-            return BoxPlan(walk, ends, counts, mode, along, total, sizes, _many_cycles(total, boxes, mode))
+            times = prod(_boxes_along(dim[0], count, mode) for dim, count in pairs)
+            total = placed(box, work).times(times)
+            cycles = _many_cycles(total, boxes, mode)
+            return work.total * times, BoxPlan(walk, ends, counts, mode, along, total, sizes, cycles)
         plan = BoxPlan(walk, ends, counts, mode, along, work, sizes, 0.0)
-        found: dict[tuple[Dim, ...], UnitWork] = {dims: work}
-        works = list[UnitWork]()
+        found = {dims: (work.total, placed(box, work))}
+        works = list[tuple[float, UnitWork]]()
         for part in plan.parts(engine.n):
             if part.walk.dims not in found:
-                found[part.walk.dims] = _work(part, mode, along, engine)[0]
+                work, _ = _work(part, mode, along, engine)
+                found[part.walk.dims] = work.total, placed(part, work)
             works.append(found[part.walk.dims])
-        total = UnitWork(*(sum(each) for each in zip(*(w.parts for w in works), strict=True)))
-        return replace(plan, work=total, cycles=_few_cycles(works))
+        total = UnitWork(*(sum(each) for each in zip(*(w.parts for _, w in works), strict=True)))
+        cycles = _few_cycles([w for _, w in works])
+        return sum(each for each, _ in works), replace(plan, work=total, cycles=cycles)
 
-    best = now = plan()
+    now = plan()
+    best = now[1] if now else None
     while now is not None:
         grown = []
         for index, sizes in enumerate(choices):
@@ -597,16 +785,14 @@ def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along:
                 at[index] = larger
                 grown.append((plan(), index, larger))
             at[index] = start
-        found = [
-            (each.work.total, max(each.sizes), index, larger, each) for each, index, larger in grown if each
-        ]
+        found = [(each[0], max(each[1].sizes), index, larger, each) for each, index, larger in grown if each]
         if not found:
             break
         # A shorter work of any unit may pay only together with that of another one.
         *_, index, larger, now = min(found, key=lambda each: each[:4])
         at[index] = larger
-        if best is None or now.cycles < best.cycles:
-            best = now
+        if best is None or now[1].cycles < best.cycles:
+            best = now[1]
     return best
 
 

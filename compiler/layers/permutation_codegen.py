@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import accumulate
+from operator import mul
 from typing import cast
 
 import numpy as np
@@ -14,7 +16,17 @@ from compiler.commands.commands import (
     TileStep,
 )
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers
-from compiler.layers.permutation import BETWEEN_BUFFERS, Box, BoxPlan, Engine, Mode, TileGroup, regions
+from compiler.layers.permutation import (
+    BETWEEN_BUFFERS,
+    Box,
+    BoxPlan,
+    Engine,
+    InterleavedRows,
+    Mode,
+    TileGroup,
+    interleaved_rows,
+    regions,
+)
 from compiler.layers.strided_copy import Dim, Rescale, StridedCopy, Walk, requantization
 from compiler.util.scaling import bytes_word
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD, MATRIX_WORD
@@ -132,6 +144,10 @@ class BoxSteps:
             for walk, _ in walks:
                 step.fuse += self.lines.fuse(walk, source, target, dtypes, rescale)
             steps = [step]
+        elif plan.mode == Mode.INTERLEAVE:
+            ((walk, byte),) = walks
+            groups = interleaved_rows(walk, byte, self.engine)
+            steps = [self._interleave(group, source, target) for group in groups]
         else:
             types = (Dtype.U8, Dtype.I16) if plan.mode == Mode.TURN_PAIRS else dtypes
             steps = list(self._turn(walks, source, target, types, rescale))
@@ -149,7 +165,7 @@ class BoxSteps:
     ) -> Iterator[TileStep]:
         """Yield the steps of a transposition, one for each tile of sums."""
         for walk, lane in walks:
-            for region in regions(walk, lane, self.n):
+            for region in regions(walk, lane, self.engine):
                 yield from self._region(region, source, target, dtypes, rescale)
 
     def _region(
@@ -188,32 +204,37 @@ class BoxSteps:
     ) -> TileStep:
         """Return the step of one tile of sums."""
         step, acc, rows = TileStep(), self.acc.next(), part.rows
-        (tiles, w_oc, d_tile), (groups, w_group, d_group) = part.loops
-        (count, unit, _), *second = part.digits
+        (tiles, x_tile, d_tile), (groups, x_group, d_group) = part.loops
         identity = self.identity.get(0, step)
         fields: dict[str, int | BufferRef] = {
             "word": MATRIX_WORD.pack(w_transpose=1, w_unsigned=int(dtypes[0] == Dtype.U8)),
             "a_base": identity,
-            "a_v": unit * self.n,
-            "x_count": count,
             "acc_x": 1,
             "w_row": part.pitch,
-            "w_oc": w_oc,
-            "oc_count": tiles,
-            "acc_oc": rows,
             "n_cols": part.columns,
         }
-        for more, distance, _ in second:
-            fields |= {"a_u": distance * self.n, "y_count": more, "acc_y": count}
-        for group in range(groups):
-            weights = source.plus(part.x + group * w_group)
+        unit = part.digits[0][1]
+        if part.line_tiles > 1:
+            # A command makes the tiles of one line each; the rows of all of them are in the order of the line.
+            fields |= {"a_v": unit * self.n, "x_count": part.per_tile, "acc_oc": part.per_tile}
+            fields |= {"w_oc": part.per_tile * unit, "oc_count": part.line_tiles}
+            starts = [
+                (i * x_tile + j * x_group, (i + j * tiles) * rows)
+                for j in range(groups)
+                for i in range(tiles)
+            ]
+        else:
+            fields |= self._rows(part) | {"w_oc": x_tile, "oc_count": tiles, "acc_oc": rows}
+            starts = [(j * x_group, j * tiles * rows) for j in range(groups)]
+        for x, row in starts:
+            weights = source.plus(part.x + x)
             step.matrix.append(
-                self.context.command(
-                    Unit.MATRIX, **fields, w_base=weights, acc_base=acc.plus(group * tiles * rows)
-                )
+                self.context.command(Unit.MATRIX, **fields, w_base=weights, acc_base=acc.plus(row))
             )
-        points = [(part.digits[0][0], 1, part.digits[0][2])]
-        points += [(more, count, y) for more, _, y in second]
+        points, at = list[Dim](), 1
+        for count, _, y in part.digits:
+            points.append((count, at, y))
+            at *= count
         paired = points.pop(cast(int, part.pair))[1] if dtypes[1] == Dtype.I16 else 0
         points += [(tiles, rows, d_tile), (groups, tiles * rows, d_group)]
         points += [(more, 0, y) for more, _, y in part.copies]
@@ -223,6 +244,47 @@ class BoxSteps:
                 step.fuse.append(self._join(points, part, acc, paired, to, self.zeros.get(0, step)))
             else:
                 step.fuse.append(self._drain(points, part, acc, to, dtypes, rescale))
+        return step
+
+    def _rows(self, part: TileGroup) -> dict[str, int]:
+        """Return the MATRIX fields for the rows of a tile that contains all used bytes of a line."""
+        (count, unit, _), *others = part.digits
+        if part.equidistant:
+            return {"a_v": unit * self.n, "x_count": part.per_tile}
+        ((more, distance, _),) = others
+        plane = {"a_u": distance * self.n, "y_count": more, "acc_y": count}
+        return {"a_v": unit * self.n, "x_count": count} | plane
+
+    def _interleave(self, part: InterleavedRows, source: BufferRef, target: BufferRef) -> TileStep:
+        """Return the step that interleaves lines: the last one contains the high bytes of the elements, with a sign."""
+        step, acc = TileStep(), self.acc.next()
+        identity = self.identity.get(0, step)
+        rows = accumulate((count for count, _, _ in part.loops), mul, initial=1)
+        loops = [(count, x, row, y) for (count, x, y), row in zip(part.loops, rows, strict=False)]
+        fields: dict[str, int | BufferRef] = {"w_base": identity, "w_row": self.n, "acc_base": acc}
+        names = (
+            ("x_count", "a_v", "acc_x"),
+            ("y_count", "a_u", "acc_y"),
+            ("oc_count", "a_oc", "acc_oc"),
+        )
+        for (count, x, row, _), keys in zip(sorted(loops, reverse=True), names, strict=False):
+            fields |= dict(zip(keys, (count, x, row), strict=True))
+        for line in reversed(range(part.lines)):
+            high = line == part.lines - 1
+            word = MATRIX_WORD.pack(shift8=int(not high), a_unsigned=int(not high))
+            base = source.plus(part.x + line * part.pitch)
+            step.matrix.append(self.context.command(Unit.MATRIX, **fields, word=word, a_base=base))
+        outs: dict[str, int | BufferRef] = {"a_u": 1, "a_v": 1}
+        for (count, _, row, y), dim, a in zip(loops, ("x", "y", "n"), ("v_x", "u_y", "a_n"), strict=False):
+            outs |= {f"{dim}_count": count, a: row, f"d_{dim}": y}
+        dtype = Dtype.I16 if part.lines == 2 else Dtype.I32
+        stage = FUSE_STAGE.pack(d_dst=1, d_dtype=dtype, tail_dim=FUSE_DIMS.index("x"))
+        to = target.plus(part.y)
+        step.fuse.append(
+            self.context.command(
+                Unit.FUSE, **outs, stage=stage, a_base=acc, d_base=to, lanes_tail=part.tail % self.n
+            )
+        )
         return step
 
     def _join(

@@ -23,7 +23,7 @@ from compiler.ir.identity import identity
 from compiler.layers.base import Layer
 from compiler.layers.depthwise import MAX_STRIDE
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
-from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError
+from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine
 from compiler.layers.tile_pipeline import EARLY_RESULT, PipelineTile, TilePipeline, lines
 from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings, images
 from compiler.reference.node_invocation import Kernels, NodeInvocation
@@ -100,7 +100,7 @@ class PixelRun:
 _Key = tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]
 
 
-@identity("ResizeLayer", "rows", "columns", "packed", "rounding")
+@identity("ResizeLayer", "rows", "columns", "packed", "rounding", "zero_point")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ResizeLayer(Layer):
     """Bilinear resizing of images of bytes; results are the sums of products, divided by a power of two.
@@ -114,12 +114,15 @@ class ResizeLayer(Layer):
         columns together; empty if single columns are as fast.
     rounding : Rounding
         Rounding mode of the division.
+    zero_point : int
+        Number that is subtracted from all inputs and added to the results, which determines where ties are even.
     """
 
     rows: tuple[PixelRun, ...]
     columns: tuple[PixelRun, ...]
     packed: tuple[PixelRun, ...]
     rounding: Rounding
+    zero_point: int = 0
 
     def across(self, *, contiguous: bool) -> tuple[PixelRun, ...]:
         """Return the runs of columns that are computed; packed ones need images whose pixels are contiguous."""
@@ -157,6 +160,7 @@ class ResizeLayer(Layer):
         return sum(len(each) * len(each[0]) for each in self.matrices.values())
 
 
+_ROUNDING = {"up": Rounding.SINGLE, "away": Rounding.AWAY, "even": Rounding.EVEN}
 #: Unit of float32 fractions: sums of products of bytes and two such fractions are exact in float32.
 _FLOAT_ONE = 256
 #: Maximum number of combinations of a run of rows and a run of columns, each of which needs commands of its own.
@@ -186,7 +190,8 @@ def lower_resize(low: LoweringContext) -> ResizeLayer:
         rows=rows,
         columns=columns,
         packed=_packed(low.config, rows, columns, across, low.y.shape[3]),
-        rounding=Rounding.SINGLE if how.ties_up else Rounding.AWAY,
+        rounding=_ROUNDING[how.ties],
+        zero_point=affine(low.x).zero_point if how.ties == "even" else 0,
     )
 
 
@@ -747,11 +752,13 @@ class ResizeSteps:
                 target.plus((columns.first - tile.box.strip[0]) * pixel + block),
                 tile.box.strip[1] * pixel,
             )
-        limits = np.iinfo(np.uint8 if dtype == Dtype.U8 else np.int8)
+        limits, bits = np.iinfo(np.uint8 if dtype == Dtype.U8 else np.int8), rows.bits + columns.bits
         step.fuse.append(
             self.context.command(
                 Unit.FUSE,
-                src=FUSE_SRC.pack(requant=Requant.IMM, rounding=layer.rounding),
+                src=FUSE_SRC.pack(
+                    requant=Requant.IMM, rounding=layer.rounding, bias_en=int(layer.zero_point != 0)
+                ),
                 stage=FUSE_STAGE.pack(d_dst=1, d_dtype=dtype, tail_dim=FUSE_DIMS.index("n")),
                 a_base=acc,
                 a_n=tile.pixels,
@@ -768,7 +775,9 @@ class ResizeSteps:
                 d_n=y.block(n) if target is None else n,
                 lanes_tail=self._tail(tile),
                 mult=_ONE,
-                shifts=bytes_word(_ONE_EXPONENT - rows.bits - columns.bits),
+                shifts=bytes_word(_ONE_EXPONENT - bits),
+                bias=-layer.zero_point << bits,
+                zp=layer.zero_point,
                 clip_lo=int(limits.min),
                 clip_hi=int(limits.max),
             )

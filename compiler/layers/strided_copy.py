@@ -280,13 +280,28 @@ def _block_beats(walk: Walk, inner: int, n: int, side: int) -> float:
     return beats + (line_beats(count, rest, steps, n) if rest else 0.0)
 
 
-def run_beats(walk: Walk, size: int, n: int, side: int) -> float:
-    """Return the mean bus beats for the contiguous runs of a walk of elements of `size` bytes; `side` is 1 for its
-    source and 2 for its destination.
+def run_beats(walk: Walk, size: int, n: int, side: int, steps: Sequence[int] = ()) -> float:
+    """Return the mean bus beats for the contiguous runs of a walk of elements.
+
+    Parameters
+    ----------
+    walk : Walk
+        Walk in elements.
+    size : int
+        Bytes of an element.
+    n : int
+        Bytes of a bus beat.
+    side : int
+        1 for the source, 2 for the destination.
+    steps : sequence of int
+        Distances between this walk and similar ones, in bytes.
     """
     dims = list(walk.merged().dims)
     length = dims.pop()[0] if dims and dims[-1][1:] == (1, 1) else 1
-    return line_beats(prod(dim[0] for dim in dims), length * size, [dim[side] * size for dim in dims], n)
+    count, between = prod(dim[0] for dim in dims), [dim[side] * size for dim in dims]
+    if count == 1 and steps:
+        return line_beats(2, length * size, steps, n) / 2
+    return line_beats(count, length * size, (*between, *steps), n)
 
 
 @dataclass(frozen=True)

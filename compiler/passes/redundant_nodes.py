@@ -3,12 +3,13 @@
 import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from itertools import permutations, product
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Graph, Node, rebuild, times_over
+from compiler.ir.graph import Graph, Node, rebuild, times_over, unused_name
 from compiler.ir.identity import identity
 from compiler.ir.ops import BINARY_OPS, OPS, QuantizedForm
 from compiler.ir.tensor import Tensor
@@ -255,10 +256,13 @@ def _computes_nothing(graph: Graph, node: Node, rounding: Kernels) -> bool:
 
 
 def join_moves(graph: Graph, pinned: Collection[str] = ()) -> Graph:
-    """Replace two consecutive transposes by one, and two consecutive reshapes by one.
+    """Replace two consecutive transposes by one, two consecutive reshapes by one, and joined slices by a transpose.
 
     Pairs that cancel become nodes without effect. The first node of a pair has no other consumers, or the pair cancels.
+    A concatenation of all slices with the same step of a tensor (the "focus" of detection networks) becomes a reshape,
+    a transpose and a reshape, which read the tensor once.
     """
+    graph = _without_joined_slices(graph, pinned)
     changed: dict[str, Node] = {}
     for node in graph:
         if node.op not in ("transpose", "reshape") or {*node.inputs, *node.outputs} & {*pinned}:
@@ -280,6 +284,91 @@ def join_moves(graph: Graph, pinned: Collection[str] = ()) -> Graph:
     if not changed:
         return graph
     return remove_dead(rebuild(graph, [changed.get(node.name, node) for node in graph]))
+
+
+def _without_joined_slices(graph: Graph, pinned: Collection[str]) -> Graph:
+    made: dict[str, Tensor] = {}
+    instead: dict[str, list[Node]] = {}
+    for node in graph:
+        found = None
+        if node.op == "concat" and not {*node.inputs, *node.outputs} & {*pinned}:
+            found = _joined_slices(graph, node)
+        if found is None:
+            continue
+        x, steps, order = found
+        axis, rank = node.attributes["axis"] % len(x.shape), len(x.shape)
+        # Dimension 2 * i contains the elements that are `steps[i]` apart, dimension 2 * i + 1 those between them.
+        split = tuple(
+            each for size, step in zip(x.shape, steps, strict=True) for each in (size // step, step)
+        )
+        perm = [2 * i for i in range(rank)]
+        perm[axis:axis] = [2 * i + 1 for i in order]
+        kept = [i for i in range(2 * rank) if i in perm]
+        perm = [kept.index(i) for i in perm]
+        split = tuple(split[i] for i in kept)
+        shapes = {"apart": split, "moved": tuple(split[i] for i in perm)}
+        apart, moved = (
+            replace(x, name=unused_name(f"{node.name}:{name}", graph.tensors, made), shape=shape)
+            for name, shape in shapes.items()
+        )
+        made |= {apart.name: apart, moved.name: moved}
+        y = graph.out(node)
+        instead[node.name] = [
+            Node(f"{node.name}:apart", "reshape", (x.name,), (apart.name,), {"shape": split}),
+            Node(f"{node.name}:moved", "transpose", (apart.name,), (moved.name,), {"perm": tuple(perm)}),
+            replace(node, op="reshape", inputs=(moved.name,), attributes={"shape": y.shape}),
+        ]
+    if not made:
+        return graph
+    nodes = [new for node in graph for new in instead.get(node.name, [node])]
+    return remove_dead(rebuild(graph, nodes, changed=made))
+
+
+def _joined_slices(graph: Graph, node: Node) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]] | None:
+    """Return the tensor whose slices a concatenation joins, their steps, and the axes along which they were sliced.
+
+    The axes are in the order of the slices: the first of a slice changes least along the last axis. None, unless the
+    slices contain each element of the tensor once.
+    """
+    y, parts = graph.out(node), [_sliced(graph, name) for name in node.inputs]
+    x, steps = parts[0][0], parts[0][2]
+    rank, axis = len(x.shape), node.attributes["axis"]
+    alike = all(each[0] is x and each[2] == steps for each in parts)
+    if not alike or max(steps, default=1) == 1 or min(steps) < 1 or not -rank <= axis < rank:
+        return None
+    axis %= rank
+    same = (x.dtype, x.quantization) == (y.dtype, y.quantization) and not x.constant
+    if not same or (x.quantization is not None and x.quantization.axis is not None):
+        return None
+    whole = tuple(size // step for size, step in zip(x.shape, steps, strict=True))
+    if steps[axis] != 1 or any(size % step for size, step in zip(x.shape, steps, strict=True)):
+        return None
+    if any(graph.tensors[name].shape != whole for name in node.inputs):
+        return None
+    starts, sliced = [each[1] for each in parts], [i for i in range(rank) if steps[i] > 1]
+    for order in permutations(sliced):
+        grid = product(*(range(steps[i]) for i in order))
+        wanted = [tuple(dict(zip(order, at, strict=True)).get(i, 0) for i in range(rank)) for at in grid]
+        if wanted == starts:
+            return x, steps, order
+    return None
+
+
+def _sliced(graph: Graph, name: str) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
+    """Return the tensor of which a tensor is a slice, possibly of a slice, with start and step along each axis."""
+    x = graph.tensors[name]
+    start, step = (0,) * len(x.shape), (1,) * len(x.shape)
+    producer = graph.producer(name)
+    while producer is not None and producer.op == "slice":
+        a, before = producer.attributes, graph.ins(producer)[0]
+        if (before.dtype, before.quantization) != (x.dtype, x.quantization):
+            break
+        if any(len(a[key]) != len(before.shape) for key in ("starts", "sizes", "steps")):
+            break
+        start = tuple(s + i * t for s, i, t in zip(a["starts"], start, a["steps"], strict=True))
+        step = tuple(i * t for i, t in zip(step, a["steps"], strict=True))
+        x, producer = before, graph.producer(before.name)
+    return x, start, step
 
 
 def name_apart(graph: Graph) -> Graph:

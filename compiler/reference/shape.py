@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -76,16 +77,20 @@ def _resize_nearest(call: NodeInvocation) -> Array:
 
 
 def _resize_bilinear(call: NodeInvocation) -> Array:
-    """Resize by bilinear interpolation of the four nearest pixels, as LiteRT's kernels do."""
+    """Resize by bilinear interpolation of the four nearest pixels, as LiteRT's kernels or onnxruntime do."""
     x, how = call.values[0], interpolation(call)
     if call.tensors[0].quantization is None:
         return _interpolated(x.astype(np.float64), how.rows, how.columns, 1.0)
+    if how.ties == "even":
+        one = float(how.one)
+        means = _interpolated(call.centred().astype(np.float64), how.rows, how.columns, one) / one**2
+        return np.rint(means).astype(np.int64) + call.zero()
     if isinstance(how.one, np.floating):
         sums = _interpolated(x.astype(np.float32), how.rows, how.columns, how.one)
         return np.floor(sums + np.float32(0.5)).astype(np.int64)
     sums, one = _interpolated(x.astype(np.int64), how.rows, how.columns, how.one), how.one**2
     up = (sums + one // 2) // one
-    return up if how.ties_up else np.where(sums > 0, up, -((-sums + one // 2) // one))
+    return up if how.ties == "up" else np.where(sums > 0, up, -((-sums + one // 2) // one))
 
 
 #: For each output row or column: index of the pixel before, of the pixel after, and the fraction between them.
@@ -103,32 +108,34 @@ class Interpolation:
         between them.
     one : int or float32
         Unit of the fractions: the integer that stands for 1, or 1.0 for float32 fractions.
-    ties_up : bool
-        True if ties are rounded up, False if they are rounded away from zero.
+    ties : "up", "away" or "even"
+        Rounding of ties: up, away from zero, or to the integer whose distance from the zero point is even.
     """
 
     rows: Lines
     columns: Lines
     one: int | np.floating
-    ties_up: bool
+    ties: Literal["up", "away", "even"]
 
 
 def interpolation(call: NodeInvocation) -> Interpolation:
-    """Return how LiteRT's kernels compute a bilinear resizing; `call` needs no values.
+    """Return how LiteRT's kernels or onnxruntime compute a bilinear resizing; `call` needs no values.
 
     The reference kernels have positions of 10 fractional bits for int8 and int16, and float32 positions otherwise;
-    XNNPACK has weights of 11 bits for bytes.
+    XNNPACK has weights of 11 bits for bytes. onnxruntime interpolates dequantized values; the rounding is that of exact
+    arithmetic.
     """
+    to_even = call.kernels == "onnxruntime"
     if call.tensors[0].quantization is not None:
         if call.delegated and not (call["corners"] and call["centers"]):
             rows, columns = (
                 (low, high, np.rint(part * np.float32(2048)).astype(np.int64))
                 for low, high, part in _lines(call, clamped=True)
             )
-            return Interpolation(rows, columns, 2048, ties_up=True)
+            return Interpolation(rows, columns, 2048, "up")
         if call.output.dtype != "uint8":
-            return Interpolation(*_integer_lines(call), 1024, ties_up=False)
-    return Interpolation(*_lines(call), np.float32(1), ties_up=True)
+            return Interpolation(*_integer_lines(call), 1024, "even" if to_even else "away")
+    return Interpolation(*_lines(call), np.float32(1), "even" if to_even else "up")
 
 
 def _lines(call: NodeInvocation, *, clamped: bool = False) -> tuple[Lines, Lines]:

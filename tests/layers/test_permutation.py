@@ -12,7 +12,16 @@ from compiler.api import compile
 from compiler.frontends.builder import GraphBuilder
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.layers.permutation import BoxPlan, Ends, Engine, Mode, engine_of, plans, regions
+from compiler.layers.permutation import (
+    BoxPlan,
+    Ends,
+    Engine,
+    Mode,
+    engine_of,
+    interleaved_rows,
+    plans,
+    regions,
+)
 from compiler.layers.strided_copy import Walk
 from compiler.reference import evaluate
 from compiler.runtime.session import Session, dram_bytes
@@ -41,15 +50,26 @@ def _copy(walk: Walk, x: NDArray, y: NDArray) -> None:
     y[places[:, 1]] = x[places[:, 0]]
 
 
-def _turn(walks: list[tuple[Walk, int]], n: int, x: NDArray, y: NDArray) -> None:
+def _turn(walks: list[tuple[Walk, int]], engine: Engine, x: NDArray, y: NDArray) -> None:
     for walk, lane in walks:
         step = walk.dims[lane][2]
-        for part in regions(walk, lane, n):
-            assert part.columns <= n
+        for part in regions(walk, lane, engine):
+            assert part.columns <= engine.n and part.rows <= engine.rows
             assert step == 1 or (step == 2 and part.pair is not None)
-            assert sum((count - 1) * step for count, step, _ in part.digits) < n, "a tile reads one line"
+            span = sum((count - 1) * step for count, step, _ in part.digits) + 1
+            assert span <= engine.n or part.equidistant, "a tile reads one line"
             dims = ((part.columns, part.pitch, step), *part.digits, *part.loops, *part.copies)
             _copy(Walk(dims, part.x, part.y), x, y)
+
+
+def _interleave(walk: Walk, byte: int, engine: Engine, x: NDArray, y: NDArray) -> None:
+    for part in interleaved_rows(walk, byte, engine):
+        assert part.rows <= engine.rows and part.lines in (2, 4) and 1 <= part.tail <= engine.n
+        (count, a, b), *others = part.loops
+        last = part.x + (count - 1) * a, part.y + (count - 1) * b
+        for blocks, lanes, start in ((count - 1, engine.n, (part.x, part.y)), (1, part.tail, last)):
+            dims = ((blocks, a, b), *others, (lanes, 1, part.lines), (part.lines, part.pitch, 1))
+            _copy(Walk(dims, *start), x, y)
 
 
 def _move(plan: BoxPlan, engine: Engine, x: NDArray, y: NDArray) -> None:
@@ -67,13 +87,15 @@ def _move(plan: BoxPlan, engine: Engine, x: NDArray, y: NDArray) -> None:
         if plan.mode == Mode.COPY:
             _copy(box.permutation(), source, target)
         elif plan.mode in (Mode.TURN, Mode.TURN_PAIRS):
-            _turn([(box.permutation(), plan.along)], engine.n, source, target)
+            _turn([(box.permutation(), plan.along)], engine, source, target)
+        elif plan.mode == Mode.INTERLEAVE:
+            _interleave(box.permutation(), plan.along, engine, source, target)
         else:
             first, second, size = box.twice(plan.along)
             assert size <= between_size
             between = np.full(size, 97, x.dtype)
-            _turn(first, engine.n, source, between)
-            _turn(second, engine.n, between, target)
+            _turn(first, engine, source, between)
+            _turn(second, engine, between, target)
         if not plan.ends.y_here:
             _copy(box.stores(plan.mode), target, y)
 
@@ -94,9 +116,34 @@ def _random_walk(rng: np.random.Generator) -> Walk:
     return Walk(tuple(reversed(out))).merged()
 
 
+#: Walks that are moved in each way on n16.
+WAYS = {
+    Mode.STORE: Walk(((50, 640, 1280), (2, 0, 640), (640, 1, 1))),
+    Mode.COPY: Walk(((60, 24, 10), (10, 1, 1))),
+    Mode.TURN: Walk(((100, 1, 128), (128, 100, 1))),
+    Mode.TURN_TWICE: Walk(((1600, 60, 60), (20, 1, 3), (3, 20, 1))),
+    Mode.TURN_PAIRS: Walk(((64, 2, 128), (64, 128, 2), (2, 1, 1))),
+    Mode.INTERLEAVE: Walk(((90, 100, 100), (50, 1, 2), (2, 50, 1))),
+}
+
+
+@pytest.mark.parametrize("mode", WAYS)
+def test_boxes_are_moved_in_the_fastest_way(mode: Mode) -> None:
+    engine, walk = engine_of(load_target("n16")), WAYS[mode]
+    places = _places(walk)
+    x = np.random.default_rng(1).integers(-99, 90, int(places[:, 0].max()) + 1 + engine.n).astype(np.int16)
+    wanted, made = (np.zeros(int(places[:, 1].max()) + 1, np.int16) for _ in range(2))
+    _copy(walk, x, wanted)
+    found = plans(walk, Ends(False, False, False), engine, 8192)
+    assert mode in {plan.mode for plan in found}
+    for plan in found:
+        _move(plan, engine, x, made)
+    assert np.array_equal(made, wanted)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_boxes_of_random_permutations_move_every_byte_to_its_place(seed: int) -> None:
-    rng, modes = np.random.default_rng(seed), set()
+    rng = np.random.default_rng(seed)
     for number in range(40):
         engine = engine_of(load_target(str(rng.choice(["n4", "n8", "n16"]))))
         walk = _random_walk(rng)
@@ -111,9 +158,7 @@ def test_boxes_of_random_permutations_move_every_byte_to_its_place(seed: int) ->
         found = plans(walk, ends, engine, int(rng.choice([256, 1024, 8192])))
         for plan in found:
             _move(plan, engine, x, made)
-            modes.add(plan.mode)
         assert not found or np.array_equal(made, wanted), f"seed {seed}, walk {number}: {walk}, {ends}"
-    assert modes >= {Mode.COPY, Mode.TURN_TWICE}
 
 
 def _one(op: str, shape: Shape, out: Shape, dtype: str = "int8", **attributes: object) -> Graph:
@@ -139,6 +184,70 @@ def shuffle(h: int, w: int, c: int, groups: int) -> tuple[Graph, Expected]:
     b = build.node("turn", "transpose", [a], Tensor("b", turned, "int8", Q), perm=perm)
     build.node("join", "reshape", [b], Tensor("y", (1, h, w, c), "int8", Q), shape=(1, h, w, c))
     return build.graph.finish(["y"]), lambda x: x.reshape(split).transpose(perm).reshape(1, h, w, c)
+
+
+def depth_to_space(h: int, w: int, c: int, block: int, order: str) -> tuple[Graph, Expected]:
+    """Return blocks of pixels made of channels, and the same in numpy.
+
+    `order` is "dcr" or "crd" for pixels with adjacent channels, "nchw" for planes of channels.
+    """
+    rest = c // block**2
+    if order == "nchw":
+        shape, apart, perm = (1, c, h, w), (1, block, block, rest, h, w), (0, 3, 4, 1, 5, 2)
+        made = (1, rest, h * block, w * block)
+    else:
+        dcr = order == "dcr"
+        shape, made = (1, h, w, c), (1, h * block, w * block, rest)
+        apart = (1, h, w, block, block, rest) if dcr else (1, h, w, rest, block, block)
+        perm = (0, 1, 3, 2, 4, 5) if dcr else (0, 1, 4, 2, 5, 3)
+    return _reshaped(shape, apart, perm, made)
+
+
+def space_to_depth(h: int, w: int, c: int, block: int, order: str) -> tuple[Graph, Expected]:
+    """Return channels made of blocks of pixels, and the same in numpy; `order` is "nhwc" or "nchw"."""
+    rows, columns = h // block, w // block
+    if order == "nchw":
+        apart, perm = (1, c, rows, block, columns, block), (0, 3, 5, 1, 2, 4)
+        return _reshaped((1, c, h, w), apart, perm, (1, c * block**2, rows, columns))
+    apart, perm = (1, rows, block, columns, block, c), (0, 1, 3, 2, 4, 5)
+    return _reshaped((1, h, w, c), apart, perm, (1, rows, columns, c * block**2))
+
+
+def _reshaped(shape: Shape, apart: Shape, perm: Shape, made: Shape) -> tuple[Graph, Expected]:
+    build, turned = GraphBuilder("blocks"), tuple(apart[i] for i in perm)
+    x = build.graph.add_input(Tensor("x", shape, "int8", Q))
+    a = build.node("split", "reshape", [x], Tensor("a", apart, "int8", Q), shape=apart)
+    b = build.node("turn", "transpose", [a], Tensor("b", turned, "int8", Q), perm=perm)
+    build.node("join", "reshape", [b], Tensor("y", made, "int8", Q), shape=made)
+    return build.graph.finish(["y"]), lambda x: x.reshape(apart).transpose(perm).reshape(made)
+
+
+def nearest_to(h: int, w: int, c: int, size: tuple[int, int]) -> tuple[Graph, Expected]:
+    """Return a resizing to the nearest pixel, and the same in numpy."""
+    graph = _one("resize_nearest", (1, h, w, c), (1, *size, c), size=size, centers=True)
+    rows, columns = ((2 * np.arange(n) + 1) * x // (2 * n) for n, x in zip(size, (h, w), strict=True))
+    return graph, lambda x: x[:, rows][:, :, columns]
+
+
+def focus(h: int, w: int, c: int) -> tuple[Graph, Expected]:
+    """Return a concatenation of every second pixel of every second row, and the same in numpy."""
+    build, sizes = GraphBuilder("focus"), (1, h // 2, w // 2, c)
+    x = build.graph.add_input(Tensor("x", (1, h, w, c), "int8", Q))
+    starts = [(0, i, j, 0) for j in range(2) for i in range(2)]
+    parts = [
+        build.node(
+            f"part{number}",
+            "slice",
+            [x],
+            Tensor(f"part{number}", sizes, "int8", Q),
+            starts=start,
+            sizes=sizes,
+            steps=(1, 2, 2, 1),
+        )
+        for number, start in enumerate(starts)
+    ]
+    build.node("join", "concat", parts, Tensor("y", (*sizes[:3], 4 * c), "int8", Q), axis=3)
+    return build.graph.finish(["y"]), lambda x: np.concatenate([x[:, i::2, j::2] for _, i, j, _ in starts], 3)
 
 
 def nearest(h: int, w: int, c: int, factor: int) -> tuple[Graph, Expected]:
@@ -183,6 +292,17 @@ def _run(device: Device, graph: Graph, expected: Expected, target: str) -> int:
         nearest(13, 11, 3, 2),
         nearest(9, 7, 20, 3),
         every_second(14, 13, 34),
+        shuffle(9, 11, 100, 2),
+        shuffle(9, 11, 44, 4),
+        depth_to_space(11, 13, 12, 2, "crd"),
+        depth_to_space(12, 10, 36, 3, "dcr"),
+        depth_to_space(11, 13, 48, 4, "crd"),
+        depth_to_space(14, 19, 32, 4, "nchw"),
+        space_to_depth(30, 26, 3, 2, "nhwc"),
+        space_to_depth(30, 27, 3, 3, "nchw"),
+        nearest_to(22, 30, 5, (33, 45)),
+        nearest_to(16, 24, 20, (28, 30)),
+        focus(26, 30, 3),
     ],
 )
 def test_moves_equal_numpy(graph: Graph, expected: Expected, target: str) -> None:
@@ -204,6 +324,20 @@ SHARES = (
     (transpose((90, 12, 64), (1, 0, 2)), 2 * 69_120, 0.9),
     (shuffle(14, 14, 464, 4), 2 * 90_944, 0.8),
     (nearest(16, 16, 100, 2), 5 * 25_600, 0.8),
+    (shuffle(28, 29, 88, 4), 2 * 71_456, 0.9),
+    (shuffle(33, 35, 58, 2), 2 * 66_990, 0.92),
+    (shuffle(40, 40, 60, 3), 2 * 96_000, 0.86),
+    (space_to_depth(128, 160, 3, 2, "nhwc"), 2 * 61_440, 0.9),
+    (space_to_depth(128, 160, 3, 2, "nchw"), 2 * 61_440, 0.89),
+    (focus(128, 160, 3), 2 * 61_440, 0.89),
+    (depth_to_space(72, 72, 12, 2, "dcr"), 2 * 62_208, 0.88),
+    (depth_to_space(72, 72, 12, 2, "crd"), 2 * 62_208, 0.69),
+    (depth_to_space(40, 40, 64, 2, "crd"), 2 * 102_400, 0.9),
+    (depth_to_space(56, 56, 48, 4, "crd"), 2 * 150_528, 0.8),
+    (depth_to_space(66, 65, 16, 4, "nchw"), 2 * 68_640, 0.87),
+    (nearest_to(64, 64, 16, (96, 96)), 65_536 + 147_456, 0.96),
+    (nearest_to(30, 30, 21, (45, 45)), 18_900 + 42_525, 0.87),
+    (nearest_to(40, 40, 18, (70, 90)), 28_800 + 113_400, 0.86),
 )
 
 

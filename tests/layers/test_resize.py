@@ -60,7 +60,7 @@ def check(graph: Graph, target: str, rounding: Kernels, rng: np.random.Generator
         run(device, network, graph, rng)
 
 
-@pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize(
     ("shape", "size", "how"),
@@ -87,6 +87,26 @@ def test_powers_of_two_and_integer_factors(
     rng: np.random.Generator,
 ) -> None:
     check(graph_of(shape, size, how, dtype), str(rng.choice(("n4", "n8", "n16"))), rounding, rng)
+
+
+@pytest.mark.parametrize("zero", [-5, 4])
+def test_onnxruntime_rounds_ties_to_even_distances_from_the_zero_point(
+    zero: int, rng: np.random.Generator
+) -> None:
+    build, shape, size = GraphBuilder("resize"), (1, 9, 8, 12), (18, 16)
+    x = build.graph.add_input(Tensor("x", shape, "int8", Quantization.per_tensor(0.1, zero)))
+    resized(build, x, size)
+    graph = build.graph.finish(["y"])
+    values = rng.integers(-128, 128, shape).astype(np.int8)
+    network = compile(graph, "n16", strict=True, rounding="onnxruntime")
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        found = Session(device, network).run({"x": values})["y"]
+    centred = np.pad(values.astype(np.int64) - zero, ((0, 0), (0, 1), (0, 1), (0, 0)), "edge")
+    wanted = np.zeros((1, *size, 12), np.int64)
+    for i, j in np.ndindex(2, 2):
+        parts = [centred[:, a : 9 + a, b : 8 + b] for a in {0, i} for b in {0, j}]
+        wanted[:, i::2, j::2] = np.rint(sum(parts) / len(parts))
+    np.testing.assert_array_equal(found, np.clip(wanted + zero, -128, 127))
 
 
 def test_weights_of_three_bytes(rng: np.random.Generator) -> None:

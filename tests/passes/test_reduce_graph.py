@@ -224,3 +224,38 @@ def test_removal_that_does_not_help_is_not_done() -> None:
     y = draft.node("conv2d", [wide, weights_of(draft, (8, 1, 1, 64), [])], (1, 6, 6, 8), groups=1, **POINT)
     network = compile(draft.graph.finish([y.name]), "n16", rounding="reference")
     assert network.removed == () and network.layers[0].y == wide.name
+
+
+@pytest.mark.parametrize(
+    ("order", "chained"), [((1, 2), False), ((2, 1), True), ((3, 1, 2), True), ((2,), False)]
+)
+def test_joined_slices_with_the_same_steps_become_a_transpose(order: tuple[int, ...], chained: bool) -> None:
+    """The slices start at all combinations of offsets, which change fastest along the last axis of `order`."""
+    draft = Draft(np.random.default_rng(6))
+    x, last = draft.input((2, 6, 9, 8, 5)), 4
+    steps = tuple({1: 2, 2: 3, 3: 4}[axis] if axis in order else 1 for axis in range(5))
+    parts = []
+    for starts in np.ndindex(*(steps[axis] for axis in order)):
+        part = x
+        # Axes are sliced one after the other, as in exported models, or together.
+        for axes in [(axis,) for axis in order] if chained else [order]:
+            shape = tuple(n // steps[i] if i in axes else n for i, n in enumerate(part.shape))
+            at = tuple(starts[order.index(i)] if i in axes else 0 for i in range(5))
+            by = tuple(steps[i] if i in axes else 1 for i in range(5))
+            part = draft.node("slice", [part], shape, like=x, starts=at, sizes=shape, steps=by)
+        parts.append(part)
+    made = (*parts[0].shape[:last], sum(part.shape[last] for part in parts))
+    y = draft.node("concat", parts, made, like=x, axis=last)
+    graph = draft.graph.finish([y.name])
+    assert [each.op for each in reduced_like(graph, draft)] == ["reshape", "transpose", "reshape"]
+
+
+@pytest.mark.parametrize("starts", [(0, 0), (0,), (1, 0, 1)])
+def test_slices_that_are_not_all_different_remain(starts: tuple[int, ...]) -> None:
+    draft = Draft(np.random.default_rng(7))
+    x = draft.input((1, 6, 4, 5))
+    limits = {"sizes": (1, 3, 4, 5), "steps": (1, 2, 1, 1)}
+    parts = [draft.node("slice", [x], (1, 3, 4, 5), like=x, starts=(0, at, 0, 0), **limits) for at in starts]
+    y = draft.node("concat", parts, (1, 3, 4, 5 * len(parts)), like=x, axis=3)
+    graph = draft.graph.finish([y.name])
+    assert "transpose" not in {each.op for each in reduced_like(graph, draft)}
