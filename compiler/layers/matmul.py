@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 
 def nodes_around(graph: Graph, node: Node, taken: Container[str] = ()) -> tuple[str, ...]:
-    """Return the names of a product's nodes: the product, transposes that become strides, a function of the results, and
-    the addition of another tensor, such as the mask of attention.
+    """Return the names of the nodes of a product: itself, transposes that become strides, a function of the results,
+    and the addition of another tensor, such as the mask of attention.
 
     Parameters
     ----------
@@ -85,7 +85,10 @@ def _adds_matrices(graph: Graph, before: Node, node: Node) -> bool:
         for each in (made, other, y)
     )
     return (
-        whole and made.shape == y.shape and len(other.shape) <= len(y.shape) and other.shape[-1:] == y.shape[-1:]
+        whole
+        and made.shape == y.shape
+        and len(other.shape) <= len(y.shape)
+        and other.shape[-1:] == y.shape[-1:]
     )
 
 
@@ -297,11 +300,35 @@ def _summand(low: LoweringContext, made: Tensor) -> tuple[Residual, Stack] | tup
     if add is None:
         return None, None
     residual = residual_of(low, [add], made if function is None else graph.out(function))
-    other = graph.tensors[residual.tensor]
-    shape = (1,) * (len(made.shape) - len(other.shape)) + other.shape
-    strides = strides_of(shape)
-    pitch = strides[-2] if shape[-2] > 1 else 0
-    return residual, _stack(other, strides, made.shape[:-2], shape, pitch)
+    other, strides = _unrepeated(graph, graph.tensors[residual.tensor], len(made.shape))
+    stack = _stack(other, strides, made.shape[:-2], made.shape, strides[-2])
+    return replace(residual, tensor=other.name), stack
+
+
+def _unrepeated(graph: Graph, tensor: Tensor, rank: int) -> tuple[Tensor, tuple[int, ...]]:
+    """Return the tensor that a summand repeats, and its strides along `rank` dimensions: 0 along the repeated ones.
+
+    `compiler.passes.canonicalize` repeats operands for sums that are layers of their own.
+    """
+    repeated = {axis - len(tensor.shape) for axis, size in enumerate(tensor.shape) if size == 1}
+    if tensor.data is not None:
+        for axis, size in enumerate(tensor.shape[:-1]):
+            if size > 1 and (tensor.data == tensor.data.take([0], axis)).all():
+                repeated.add(axis - len(tensor.shape))
+    node = graph.producer(tensor.name)
+    while tensor.data is None and node is not None and node.op in ("gather", "reshape"):
+        source = graph.ins(node)[0]
+        if node.op == "gather":
+            axis, index = node.attributes["axis"] % len(source.shape), graph.ins(node)[1]
+            last = axis == len(source.shape) - 1
+            if last or source.shape[axis] != 1 or index.data is None or len(index.shape) != 1:
+                break
+            repeated.add(axis - len(source.shape))
+        elif source.shape != tensor.shape[len(tensor.shape) - len(source.shape) :]:
+            break
+        tensor, node = source, graph.producer(source.name)
+    strides = (0,) * (rank - len(tensor.shape)) + strides_of(tensor.shape)
+    return tensor, tuple(0 if axis - rank in repeated else step for axis, step in enumerate(strides))
 
 
 def _source(low: LoweringContext, tensor: Tensor) -> tuple[Tensor, tuple[int, ...]]:
@@ -584,9 +611,7 @@ class MatmulSteps:
                 out += self._tile(starts, *row, *block)
         return out
 
-    def _tile(
-        self, starts: tuple[int, ...], row: int, rows: int, block: int, blocks: int
-    ) -> list[TileStep]:
+    def _tile(self, starts: tuple[int, ...], row: int, rows: int, block: int, blocks: int) -> list[TileStep]:
         acc, out = self.acc.next(), []
         first, length = self.layer.inner(row, rows)
         for start, count in pieces(length, self.depth * self.n):
@@ -704,7 +729,6 @@ class MatmulSteps:
             if width == self.y.pitch:
                 lines = {"len": width * rows[1]}
             step.stores.append(self.context.command(Unit.STORE, dram=target, src=address, **lines))
-
 
     def _residual(
         self, step: TileStep, start: int, rows: tuple[int, int], columns: tuple[int, int]

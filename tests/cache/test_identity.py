@@ -72,7 +72,8 @@ STABLE = {
     ),
     "Limits": "sp_bytes acc_bytes dram_bytes",
     "MatmulLayer": (
-        "name nodes ops x y shapes macs batch a b out transposed size mult exponent rounding clip table bands"
+        "name nodes ops x y shapes macs batch a b out transposed size mult exponent rounding clip table bands "
+        "residual summand"
     ),
     "Measurement": "cycles layers energy_uj dram_bytes exact floor test_inputs",
     "MlaConfig": (
