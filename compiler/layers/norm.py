@@ -4,7 +4,7 @@ A row takes three passes: its sum; the reciprocal root of its variance, from the
 results (z + bias) * multiplier, where the normalized element z is a deviation times the reciprocal root, and bias and
 multiplier of each channel represent beta and gamma. Without a mean, there are two passes. The variance is the
 difference of the mean square and of the squared mean, computed from exact integer sums. Where the rounding of this
-difference could matter (`sum_error`), it is the mean square of the deviations instead, which are scaled by a first
+difference could matter (`SumScale.error`), it is the mean square of the deviations instead, which are scaled by a first
 reciprocal root.
 """
 
@@ -12,7 +12,7 @@ import math
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +57,9 @@ if TYPE_CHECKING:
 _MAX_ELEMENTS = 8192
 #: Largest error of a result before its last rounding, in steps: of the variance, and of gamma and beta.
 _MAX_SUM_ERROR, _MAX_PARAMETER_ERROR = 0.5, 0.2
-#: Largest square of an element minus the middle of its range, and minus its zero point.
-_SQUARE_OF_BYTE, _SQUARE_OF_DIFFERENCE = 1 << 14, 1 << 16
+#: Largest number of units of sums that are tried, and limit of the number by which elements are multiplied to subtract
+#: the mean, a signed number of 18 bits.
+_MAX_SCALES, _MAX_DEVIATION_FACTOR = 256, (1 << 17) - 1
 #: Largest numbers of bits of the units of a normalized element, from the preferred one on.
 _UNITS = (20, 18, 16, 14, 12, 10)
 #: Largest bias of a channel, which is added to a normalized element.
@@ -68,7 +69,19 @@ _Reals = NDArray[np.float64]
 
 
 @identity(
-    "NormLayer", "centred", "x_zp", "epsilon", "bias", "mult", "exponent", "power", "unit", "y_zp", "clip"
+    "NormLayer",
+    "centred",
+    "x_zp",
+    "epsilon",
+    "bias",
+    "mult",
+    "exponent",
+    "power",
+    "unit",
+    "y_zp",
+    "clip",
+    "factor",
+    added=("factor",),
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NormLayer(Layer):
@@ -93,6 +106,8 @@ class NormLayer(Layer):
         Zero point of the result.
     clip : (int, int)
         Smallest and largest stored result.
+    factor : int
+        Factor by which the sum of a row is multiplied before it is squared.
     """
 
     centred: bool
@@ -105,6 +120,13 @@ class NormLayer(Layer):
     unit: float | None
     y_zp: int
     clip: tuple[int, int]
+    factor: int = 1
+
+    @property
+    def scale(self) -> "SumScale":
+        """Scale of the sums of a row."""
+        assert self.unit is not None
+        return SumScale(self.shapes[self.x].c, self.unit, self.factor)
 
     @property
     def passes(self) -> int:
@@ -135,18 +157,19 @@ def lower_norm(low: LoweringContext) -> NormLayer:
     beta = (given[1] if len(given) > 1 else np.zeros(columns)) / step
     centred = node.op == "layer_norm"
     epsilon = float(node.attributes["epsilon"]) / affine(x).scale ** 2
-    unit = sum_unit(columns, centred, epsilon)
     reach = np.maximum(highest - affine(y).zero_point - beta, beta + affine(y).zero_point - lowest)
     widest = float(np.minimum(np.abs(gamma) * math.sqrt(columns), np.maximum(reach, 0)).max())
-    if unit is not None and sum_error(columns, centred, epsilon, unit) * widest > _MAX_SUM_ERROR:
-        unit = None
+    limits, middle = clip_range(x), 128 if x.dtype == "uint8" else 0
+    zero = middle if centred else affine(x).zero_point
+    scale = _sum_scale(columns, centred, epsilon, max(abs(limit - zero) for limit in limits) ** 2, widest)
+    unit = None if scale is None else scale.unit
     held, available = _acc_rows(ceil_div(columns, low.config.n), unit), low.config.acc_rows
     if held > available:
         raise UnsupportedLoweringError(
             f"a normalization over {columns} elements, which holds {held} of {available} accumulator rows"
         )
     # One standard deviation is 2**(power + offset) units of a normalized element.
-    offset = _offset(columns, centred, unit)
+    offset = _SQUARE / 2 - math.log2(columns) / 2 if scale is None else scale.offset(centred)
     powers = [math.floor(bits - offset) for bits in _UNITS]
     found = [(*_parameters(gamma, beta, columns, 2.0 ** (power + offset)), power) for power in powers]
     bias, mult, exponent, error, power = min(found, key=lambda each: each[3])
@@ -155,11 +178,10 @@ def lower_norm(low: LoweringContext) -> NormLayer:
             f"gamma, up to {np.abs(gamma).max():.3g} steps of the result, and beta, up to "
             f"{np.abs(beta).max():.3g} steps, are out of range"
         )
-    middle = 128 if x.dtype == "uint8" else 0
     return NormLayer(
         **low.common(),
         centred=centred,
-        x_zp=middle if centred else affine(x).zero_point,
+        x_zp=zero,
         epsilon=epsilon,
         bias=bias,
         mult=mult,
@@ -168,14 +190,78 @@ def lower_norm(low: LoweringContext) -> NormLayer:
         unit=unit,
         y_zp=affine(y).zero_point,
         clip=(lowest, highest),
+        factor=1 if scale is None else scale.factor,
     )
 
 
-def sum_unit(columns: int, centred: bool, epsilon: float) -> float | None:
-    """Return the unit of the sums of squares of a row, so that they fit int32; None if there is none.
+class SumScale(NamedTuple):
+    """Scale of the sums of a row of `columns` elements, with which they fit int32.
 
-    If the mean is subtracted, the unit is `columns` times a power of two, so that the squared sum of a row is scaled by
-    a power of two. Otherwise, it is an integer by which each square is multiplied.
+    Parameters
+    ----------
+    columns : int
+        Number of elements of a row.
+    unit : float
+        Factor of the sum of squares.
+    factor : int
+        Factor of the sum, if the mean is subtracted. The variance is the scaled sum of squares minus the square of the
+        scaled sum, divided by 2**`dropped`, so that `unit` is `columns` * `factor`**2 / 2**`dropped`.
+    """
+
+    columns: int
+    unit: float
+    factor: int = 1
+
+    @property
+    def dropped(self) -> int:
+        """Bits that the squared sum of a row loses, negative if it gains some."""
+        return round(math.log2(self.columns * self.factor**2 / self.unit))
+
+    @property
+    def widened(self) -> int:
+        """Bits by which the sum of a row is shifted to the left, so that its square need not be."""
+        return max(-(self.dropped // 2), 0)
+
+    def offset(self, centred: bool) -> float:
+        """Return the binary logarithm of a standard deviation in units of a normalized element, for a power of 0."""
+        if centred:
+            return self.dropped / 2 + self.widened
+        return -math.log2(self.unit * self.columns) / 2
+
+    def error(self, centred: bool, epsilon: float) -> float:
+        """Return the largest relative error of the reciprocal root of a variance that is computed from sums.
+
+        The sum of squares times the unit, the squared sum and epsilon are rounded to integers if they are none. A row
+        of equal elements has no deviations, so that its error is 0. In other rows, let d be the sum of the deviations
+        from the integer next to the mean. The sum of their squares is at least abs(d), and at least 2 if d is 0. If
+        2**`dropped` divides the number of columns, the fraction of the squared sum depends on d only.
+
+        Parameters
+        ----------
+        centred : bool
+            True if the mean is subtracted.
+        epsilon : float
+            Epsilon in units of the squared scale of x.
+        """
+        unit, columns = self.unit, self.columns
+        share = unit * columns * epsilon
+        error = abs(share - round(share))
+        if not centred:
+            least, lost = np.array([unit]), np.array([error])
+        elif self.dropped < 0 or columns % 2**self.dropped == 0:
+            sums = np.arange(1, columns // 2 + 1)
+            squares = (sums * self.factor) ** 2 / 2.0**self.dropped
+            least = np.append(unit * sums - squares, 2 * unit)
+            lost = np.append(np.abs(squares - np.rint(squares)), 0.0) + error
+        else:
+            least = np.array([unit * (columns - 1) / columns])
+            lost = np.array([error + 0.5 + (0.5 if unit != math.floor(unit) else 0.0)])
+        relative = float((lost / np.maximum(least + share, 1e-300)).max())
+        return 1 / math.sqrt(1 - relative) - 1 if relative < 1 else math.inf
+
+
+def sum_scales(columns: int, centred: bool, epsilon: float, square: int) -> Iterator[SumScale]:
+    """Yield scales of the sums of a row, so that they fit int32, the preferred one first.
 
     Parameters
     ----------
@@ -185,57 +271,28 @@ def sum_unit(columns: int, centred: bool, epsilon: float) -> float | None:
         True if the mean is subtracted.
     epsilon : float
         Epsilon in units of the squared scale of x.
+    square : int
+        Largest square of an element.
     """
-    square = _SQUARE_OF_BYTE if centred else _SQUARE_OF_DIFFERENCE
     room = ((1 << 31) - 1) / (columns * (square + epsilon) + 1)
-    if centred:
-        bits = math.ceil(math.log2(columns / room))
-        return columns * 2.0**-bits if bits < _MAX_DROPPED else None
-    return float(math.floor(room)) if room >= 1 else None
+    if not centred:  # each square is multiplied by the unit, which is an integer
+        for unit in range(math.floor(room), max(math.floor(room) - _MAX_SCALES, 0), -1):
+            yield SumScale(columns, float(unit))
+        return
+    bits = math.ceil(math.log2(columns / room))
+    if bits < _MAX_DROPPED:
+        yield SumScale(columns, columns * 2.0**-bits)
+    for factor in range(1, _MAX_DEVIATION_FACTOR // columns + 1, 2):
+        bits = max(math.ceil(math.log2(columns * factor**2 / room)), 0)
+        for more in (bits, bits + 1):
+            if columns % 2**more == 0:
+                yield SumScale(columns, columns * factor**2 * 2.0**-more, factor)
 
 
-def sum_error(columns: int, centred: bool, epsilon: float, unit: float) -> float:
-    """Return the largest relative error of the reciprocal root of a variance that is computed from sums.
-
-    The sum of squares times the unit, the squared sum and epsilon are rounded to integers if they are none. The
-    variance of a row of integers that are not all equal is at least that of a row in which one element differs by 1. A
-    row of equal elements has no deviations, so that its error is 0.
-
-    Parameters
-    ----------
-    columns, centred, epsilon : int, bool, float
-        Same as those of `sum_unit`.
-    unit : float
-        Unit of the sums of squares.
-    """
-    share = unit * columns * epsilon
-    error = abs(share - round(share))
-    if centred and unit < columns:
-        error += 0.5
-    if unit != math.floor(unit):
-        error += 0.5
-    least = unit * ((columns - 1) / columns if centred else 1.0) + share
-    relative = error / least if least else 0.0
-    return 1 / math.sqrt(1 - relative) - 1 if relative < 1 else math.inf
-
-
-def _dropped(columns: int, unit: float) -> int:
-    """Return the bits that the squared sum of a row loses, negative if it gains some."""
-    return round(math.log2(columns / unit))
-
-
-def _widened(columns: int, unit: float) -> int:
-    """Return the bits by which the sum of a row is shifted to the left, so that its square need not be."""
-    return max(-(_dropped(columns, unit) // 2), 0)
-
-
-def _offset(columns: int, centred: bool, unit: float | None) -> float:
-    """Return the binary logarithm of a standard deviation in units of a normalized element, for a power of 0."""
-    if unit is None:
-        return _SQUARE / 2 - math.log2(columns) / 2
-    if centred:
-        return _dropped(columns, unit) / 2 + _widened(columns, unit)
-    return -math.log2(unit * columns) / 2
+def _sum_scale(columns: int, centred: bool, epsilon: float, square: int, widest: float) -> SumScale | None:
+    """Return the first scale with which the error of results up to `widest` is small enough; None if there is none."""
+    found = sum_scales(columns, centred, epsilon, square)
+    return next((each for each in found if each.error(centred, epsilon) * widest <= _MAX_SUM_ERROR), None)
 
 
 def _parameters(
@@ -649,6 +706,7 @@ class NormSteps:
             part.y, pitch = target, self.y.pixel
         else:
             part.y, pitch = part.y if column > start else self.out.next(), width
+        assert part.y is not None
         base, block = part.source["a_base"], part.source["a_v"]
         assert isinstance(base, BufferRef) and isinstance(block, int)
         fields: _Fields = {
@@ -687,46 +745,43 @@ class NormSteps:
 
     def _row_sums(self, image: _Fields, stats: BufferRef) -> _Fields:
         """Return the pass that writes the sum of each row, shifted so that its square need not be."""
-        assert self.layer.unit is not None
-        widened = _widened(self.columns, self.layer.unit)
+        scale = self.layer.scale
         return (
             image
             | self._across(0)
             | {"src": FUSE_SRC.pack(**self._image_source()), "a_v": self.n, "d_base": stats, "d_y": 1}
-            | {"post_mult": 1 << widened, "post_shift": 31, "stage": self._sum(Post.SCALE)}
+            | {"post_mult": scale.factor << scale.widened, "post_shift": 31, "stage": self._sum(Post.SCALE)}
         )
 
     def _root_of_variance(self, image: _Fields, stats: BufferRef) -> _Fields:
         """Return the pass that writes the reciprocal root of the variance of each row."""
-        layer, columns = self.layer, self.columns
-        assert layer.unit is not None
-        mult, shift = quantize_multiplier(layer.unit)
-        dropped = _dropped(columns, layer.unit) + 2 * _widened(columns, layer.unit)
+        layer, scale = self.layer, self.layer.scale
+        mult, shift = quantize_multiplier(scale.unit)
+        dropped = scale.dropped + 2 * scale.widened
         source = FUSE_SRC.pack(**self._image_source(), op=Op.SQUARE, b_src=BSource.ACC, d_lane=_ROOT)
         return (
             image
             | self._across(0)
             | {"src": source, "a_v": self.n, "b_base": stats, "b_y": 1, "d_base": stats, "d_y": 1}
             | {"post_mult": mult, "root_shifts": bytes_word(shift, 31 - dropped)}
-            | {"post_zp": round(layer.unit * columns * layer.epsilon), "post_shift": layer.power}
+            | {"post_zp": round(scale.unit * self.columns * layer.epsilon), "post_shift": layer.power}
             | {"stage": self._sum(Post.VAR_RSQRT, post_rounding=Rounding.SINGLE)}
         )
 
     def _root_of_squares(self, image: _Fields, stats: BufferRef) -> _Fields:
         """Return the pass that writes the reciprocal root of the mean square of each row."""
-        layer = self.layer
-        assert layer.unit is not None
+        layer, unit = self.layer, self.layer.scale.unit
         return (
             image
             | self._across(0)
             | {
                 "src": FUSE_SRC.pack(**self._image_source(), op=Op.SQUARE, requant=Requant.IMM, d_lane=_ROOT),
                 "a_v": self.n,
-                "mult": int(layer.unit),
+                "mult": int(unit),
                 "shifts": bytes_word(31),
                 "d_base": stats,
                 "d_y": 1,
-                "post_bias": round(layer.unit * self.columns * layer.epsilon),
+                "post_bias": round(unit * self.columns * layer.epsilon),
                 "post_shift": layer.power,
                 "stage": self._sum(Post.RSQRT),
             }
@@ -735,7 +790,6 @@ class NormSteps:
     def _normalized(self, image: _Fields, stats: BufferRef) -> _Fields:
         """Return the fields that multiply elements, or the deviations from the mean, by the reciprocal root."""
         layer = self.layer
-        assert layer.unit is not None
         deviation = {"op": Op.MUL_SUB, "b_bcast": 1} if layer.centred else {}
         source = FUSE_SRC.pack(
             **self._image_source(),
@@ -745,8 +799,9 @@ class NormSteps:
             rq_lane=_ROOT,
             rounding=Rounding.SINGLE,
         )
-        factor = {"mult": self.columns << _widened(self.columns, layer.unit)} if layer.centred else {}
-        return image | {"src": source, "a_v": self.n, "b_base": stats, "b_y": 1} | factor
+        image = image | {"src": source, "a_v": self.n, "b_base": stats, "b_y": 1}
+        scale = layer.scale
+        return image | ({"mult": self.columns * scale.factor << scale.widened} if layer.centred else {})
 
     def _by_deviations(self, step: TileStep, rows: int, image: _Fields, stats: BufferRef) -> _Fields:
         """Add the passes that compute the variance from deviations, which are scaled twice, to a step; return the

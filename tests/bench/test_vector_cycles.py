@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
+from compiler.ir.tensor import Quantization
 from compiler.options import DramTiming
 from compiler.reference import evaluate
 from compiler.runtime.device import open_device
@@ -91,6 +92,31 @@ def test_softmax_over_columns(shape: tuple[int, ...], least: float) -> None:
     draft = Draft(np.random.default_rng(0))
     x = draft.input(shape)
     y = draft.node("softmax", [x], shape, scale=1 / 256, axis=1, beta=1.0)
+    assert _share(draft, y.name, 100, 1) >= least
+
+
+#: Operator, rows and columns of a normalization, and minimum share.
+NORMS = (
+    ("layer_norm", 256, 1024, 0.62),
+    ("layer_norm", 64, 1280, 0.55),
+    ("layer_norm", 256, 1536, 0.60),
+    ("layer_norm", 512, 2048, 0.60),
+    ("layer_norm", 256, 4096, 0.58),
+    ("rms_norm", 64, 1280, 0.85),
+    ("rms_norm", 256, 2048, 0.85),
+    ("rms_norm", 128, 3072, 0.85),
+    ("rms_norm", 256, 4096, 0.84),
+)
+
+
+@pytest.mark.parametrize(("op", "rows", "columns", "least"), NORMS)
+def test_norms(op: str, rows: int, columns: int, least: float) -> None:
+    """Parameters that exceed the slots are loaded once for many rows."""
+    draft = Draft(np.random.default_rng(0))
+    x = draft.input((rows, columns))
+    even = Quantization.per_tensor(0.01)
+    factors = [draft.constant((columns,), quantization=even) for _ in range(1 + (op == "layer_norm"))]
+    y = draft.node(op, [x, *factors], x.shape, scale=0.03, axis=1, epsilon=1e-5)
     assert _share(draft, y.name, 100, 1) >= least
 
 
