@@ -361,7 +361,7 @@ def norm_tilings(context: "TilingContext", layer: NormLayer) -> _Tilings:
 
 
 #: Largest number of parts of a tile.
-_MAX_PARTS = 64
+_MAX_PARTS = 16
 
 
 def _tilings_in_parts(context: "TilingContext", layer: NormLayer, of_row: float) -> _Tilings:
