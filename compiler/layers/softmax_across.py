@@ -1,7 +1,8 @@
 """Softmax over a dimension before others: a lane is a row of the softmax, and nothing is transposed.
 
 Maxima and sums of exponentials are those of rows of the tensor, lane by lane, and the reciprocals of N sums are
-computed together (docs/compiler.md, "Softmax over other dimensions than the last one").
+computed together (docs/compiler.md, "Softmax over other dimensions than the last one"). A softmax over two elements is
+a function of their difference.
 """
 
 import math
@@ -21,7 +22,7 @@ from compiler.ir.tensor import Tensor
 from compiler.kernel_library.reduce import softmax_exponentials, softmax_tables
 from compiler.layers.lowering_context import EIGHT_BITS
 from compiler.layers.tile_pipeline import STAGGERED_PASS_CYCLES, TilePipeline, even_tiles
-from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings
+from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings, stream_cycles
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
@@ -37,7 +38,7 @@ _Fields = dict[str, int | BufferRef]
 
 #: Elements of a row over which a softmax over the columns of an image is computed, and fewest channels of the image;
 #: other rows are transposed. Longer rows would need a more accurate reciprocal.
-_ACROSS_ELEMENTS, _ACROSS_CHANNELS = range(2, 513), 64
+_ACROSS_ELEMENTS, _ACROSS_CHANNELS = range(2, 513), 16
 #: Bits of reciprocals for the products of FUSE, whose operands have 18 bits with a sign, and fraction of their factors.
 _RECIPROCAL_BITS = 16
 #: Bits by which a reciprocal becomes the multiplier of the results.
@@ -216,6 +217,9 @@ def _across_tiling(layer: "SoftmaxLayer", n: int, rows: int) -> AcrossTiling:
 def across_tilings(context: TilingContext, layer: "SoftmaxLayer") -> Tilings:
     """Yield the tilings of a softmax over columns."""
     config, x = context.config, layer.shapes[layer.x]
+    if x.w == _PAIR:
+        yield from _pair_tilings(context, layer)
+        return
     total = _across_tiling(layer, config.n, 1).of_image * x.h
     moved = _ACROSS_BUFFERS * (not context.x_on_chip) + 2 * (not context.y_on_chip)
     limit = min(config.param_slots, context.acc_rows // (_MAXIMA + _WORK_ROWS))
@@ -232,6 +236,40 @@ def across_tilings(context: TilingContext, layer: "SoftmaxLayer") -> Tilings:
             )
 
 
+#: Elements of a row of which the softmax is a function of their difference, and FUSE cycles of N such rows: two for the
+#: differences, and two for each element. Numbers of commands of a tile, and of tiles of differences.
+_PAIR, _PAIR_CYCLES, _PAIR_COMMANDS, _DIFFERENCES = 2, 6, 5, 2
+
+
+def _pair_tilings(context: TilingContext, layer: "SoftmaxLayer") -> Tilings:
+    """Yield the tilings of a softmax over two columns."""
+    config, x = context.config, layer.shapes[layer.x]
+    total = _across_tiling(layer, config.n, 1).of_image * x.h
+    for rows in cuts(total):
+        images, channels = _across_tiling(layer, config.n, rows).size
+        for buffers in _PAIR_BUFFERS:
+            size = images * x.w * channels + config.n
+            used = size * (buffers * (not context.x_on_chip) + 2 * (not context.y_on_chip))
+            if rows * _DIFFERENCES > context.acc_rows or used > context.free:
+                continue
+            work = rows * _PAIR_CYCLES * config.fuse_rate + _PAIR_COMMANDS * STAGGERED_PASS_CYCLES
+            load, store = (
+                0.0 if here else float(rows * x.w) for here in (context.x_on_chip, context.y_on_chip)
+            )
+            yield (
+                stream_cycles(
+                    context, ceil_div(total, rows), load, work / config.fuse_rate, store, buffers - 1
+                ),
+                LayerSchedule(rows=rows, x_buffers=buffers, on_chip=context.y_on_chip),
+            )
+            break
+
+
+#: Numbers of buffers of the input of a softmax over two columns; the first pass over a tile precedes the others over
+#: the tile before.
+_PAIR_BUFFERS = (4, 3, 2)
+
+
 def _across_commands(layer: "SoftmaxLayer") -> int:
     """Return the number of FUSE commands of a tile, without the parts of the maxima."""
     return layer.passes + 3 + _across_reciprocals(layer)[0].commands
@@ -242,9 +280,20 @@ def across_tile_model(layer: "SoftmaxLayer", s: LayerSchedule, context: LayerCon
     x, n = layer.shapes[layer.x], context.config.n
     tiling = _across_tiling(layer, n, s.rows)
     images, channels = tiling.size
+    beats = [0.0 if here else float(x.w) for here in (context.x_on_chip, context.y_on_chip)]
+    if x.w == _PAIR:
+        return even_tiles(
+            s,
+            tiling.of_image * x.h,
+            images * ceil_div(channels, n),
+            lambda start, count: [("x", start, count * beats[0])] if beats[0] else [],
+            lambda count: count * _PAIR_CYCLES + _PAIR_COMMANDS * STAGGERED_PASS_CYCLES,
+            lambda count: count * beats[1],
+            _PAIR_COMMANDS,
+            _PAIR,
+        )
     commands, of_row = _across_commands(layer), _across_row_cycles(layer)
     # Reciprocals of four bytes are stored and loaded.
-    beats = [0.0 if here else float(x.w) for here in (context.x_on_chip, context.y_on_chip)]
     return even_tiles(
         s,
         tiling.of_image * x.h,
@@ -261,7 +310,153 @@ def across_tile_model(layer: "SoftmaxLayer", s: LayerSchedule, context: LayerCon
 _Begun = tuple[BufferRef, int, BufferRef]
 
 
-class AcrossSteps:
+class _TiledSteps:
+    """Tiles of a softmax over the columns of images, and the buffers of their elements and results."""
+
+    def __init__(self, context: CodegenContext, layer: "SoftmaxLayer", least: int):
+        self.context, self.layer, self.n = context, layer, context.config.n
+        self.x, self.y = context.layouts[layer.x], context.layouts[layer.y]
+        shape, name, s = layer.shapes[layer.x], layer.name, context.schedule
+        self.columns, self.channels = shape.w, shape.c
+        tiling = _across_tiling(layer, self.n, s.rows)
+        self.tiles = list(tiling.tiles())
+        images, channels = tiling.size
+        #: Maximum number of rows of N channels of a tile.
+        self.rows = images * ceil_div(channels, self.n)
+        size = images * self.columns * channels
+        count = min(max(s.x_buffers, least), len(self.tiles))
+        self.loaded = TileBuffers(
+            CircularBuffer(BufferMemory.SP, f"{name}.x", size + self.n, count), self._load
+        )
+        self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, s.y_buffers)
+
+    def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
+        image, channel, images, width = self.tiles[key]  # type: ignore[index]
+        source = self.x.element(image * self.columns * self.channels + channel, 1)
+        lines = self._lines(images, width, "dst")
+        return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
+
+    def _lines(self, images: int, width: int, side: str) -> dict[str, int]:
+        """Return the LOAD or STORE fields of a tile, whose columns are contiguous in the scratchpad."""
+        if width == self.channels:
+            return {"len": images * self.columns * width}
+        return {"len": width, "y_count": self.columns, "dram_y": self.channels, f"{side}_y": width}
+
+    def _elements(self, step: TileStep, number: int) -> tuple[BufferRef, int]:
+        """Return the address of the elements of a tile, and the distance between columns; add their load to a step."""
+        image, channel, _, width = self.tiles[number]
+        if self.x.on_chip:
+            return self.x.element(image * self.columns * self.channels + channel, 1), self.channels
+        return self.loaded.get(number, step), width
+
+    def _made(self, number: int) -> tuple[BufferRef, BufferRef, int]:
+        """Return the addresses of the results of a tile in y and in the scratchpad, and the distance of its columns."""
+        image, channel, _, width = self.tiles[number]
+        target = self.y.element(image * self.columns * self.channels + channel, 1)
+        return (target, target, self.channels) if self.y.on_chip else (target, self.out.next(), width)
+
+    def _store(self, step: TileStep, number: int, target: BufferRef, source: BufferRef) -> None:
+        """Add the store of the results of a tile to a step, unless they stay in the scratchpad."""
+        if not self.y.on_chip:
+            *_, images, width = self.tiles[number]
+            lines = self._lines(images, width, "src")
+            step.stores.append(self.context.command(Unit.STORE, dram=target, src=source, **lines))
+
+
+class PairSteps(_TiledSteps):
+    """Code generator of a softmax over two columns, a logistic function of the difference of the elements.
+
+    The differences of a tile are computed before the results of the tile before it, so that no pass waits for them. A
+    table has 256 entries, but there are 511 differences: a result is the sum of a function of the differences that are
+    not negative and of a function of the others.
+    """
+
+    def __init__(self, context: CodegenContext, layer: "SoftmaxLayer"):
+        super().__init__(context, layer, _PAIR)
+        self.differences = BufferRotation(BufferMemory.ACC, f"{layer.name}.rows", self.rows, _DIFFERENCES)
+        differences = np.arange(-255, 256)
+        exact = 1 / (1 + np.exp(-layer.scale * differences.astype(np.float64)))
+        results = np.clip(np.rint(exact / layer.step) + layer.y_zp, *layer.clip)
+        halves = np.zeros((_PAIR, 256), np.int64)
+        halves[0, differences[255:]] = results[255:]
+        halves[1, differences[:255] & 255] = results[:255] - results[255]
+        self.tables = Tables(context, layer.name, halves.reshape(-1).astype(np.int16))
+
+    def steps(self) -> list[TileStep]:
+        """Generate the steps of all tiles."""
+        out = [TileStep()]
+        ready = self._differences(out[0], 0)
+        for number in range(len(self.tiles)):
+            if len(self.tiles) > 1:
+                out.append(TileStep())
+            current = ready
+            if number + 1 < len(self.tiles):
+                ready = self._differences(out[-1], number + 1)
+            self._results(out[-1], number, current)
+        return out
+
+    def _differences(self, step: TileStep, number: int) -> BufferRef:
+        """Add the differences of the elements of a tile to a step; return their address in the accumulator."""
+        x, pitch = self._elements(step, number)
+        *_, images, width = self.tiles[number]
+        dtype, to, of_image = (
+            self.layer.shapes[self.layer.x].dtype,
+            self.differences.next(),
+            ceil_div(width, self.n),
+        )
+        source = FUSE_SRC.pack(a_src=1, a_dtype=dtype, b_src=BSource.SP, b_dtype=dtype, op=Op.SUB)
+        counts = {"n_count": images, "y_count": of_image, "u_y": 1}
+        steps = {
+            "a_n": _PAIR * pitch,
+            "a_u": self.n,
+            "b_n": _PAIR * pitch,
+            "b_y": self.n,
+            "d_n": of_image,
+            "d_y": 1,
+        }
+        bases = {"a_base": x, "b_base": x.plus(pitch), "d_base": to}
+        step.fuse.append(self.context.command(Unit.FUSE, **counts, **steps, **bases, src=source))
+        return to
+
+    def _results(self, step: TileStep, number: int, differences: BufferRef) -> None:
+        """Add the results of a tile to a step: for both columns the first parts, then the sums with the second ones."""
+        *_, images, width = self.tiles[number]
+        of_image, dtype = ceil_div(width, self.n), self.layer.shapes[self.layer.y].dtype
+        target, y, pitch = self._made(number)
+        low, high = self.layer.clip
+        for half in range(_PAIR):
+            stage = {"table": 1, "d_dst": 1, "d_dtype": dtype, "tail_dim": FUSE_DIMS.index("y")}
+            stage |= {"residual": 1, "r_dtype": dtype, "r_raw": 1} if half else {}
+            word = self.tables.word(step, half, **stage)
+            for column in range(_PAIR):
+                to = y.plus(column * pitch)
+                fields: _Fields = {"a_base": differences, "a_n": of_image, "a_u": 1, "u_y": 1}
+                fields |= {"mult": -1 if column else 1, "shifts": bytes_word(_SAME)}
+                fields |= {"clip_lo": -255, "clip_hi": 0} if half else {"clip_lo": 0, "clip_hi": 255}
+                fields |= {"d_base": to, "d_n": _PAIR * pitch, "d_y": self.n}
+                if half:
+                    fields |= {"r_base": to, "r_n": _PAIR * pitch, "r_y": self.n}
+                    fields |= {"x_mult": 1, "r_mult": 1, "o_mult": 1, "r_shifts": bytes_word(0, 0, _SAME)}
+                    fields |= {"r_lo": low, "r_hi": high}
+                step.fuse.append(
+                    self.context.command(
+                        Unit.FUSE,
+                        src=FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE),
+                        stage=word,
+                        n_count=images,
+                        y_count=of_image,
+                        lanes_tail=(width - 1) % self.n + 1,
+                        **fields,
+                    )
+                )
+        self._store(step, number, target, y)
+
+
+#: Exponent with which a multiplier of 1 leaves a value unchanged.
+_SAME = 31
+
+
+class AcrossSteps(_TiledSteps):
     """Code generator of a softmax over the columns of images; a lane is a row of the softmax.
 
     Each tile takes three passes: maxima, sums of exponentials, and results. The reciprocals of the sums are stored, and
@@ -270,19 +465,8 @@ class AcrossSteps:
     """
 
     def __init__(self, context: CodegenContext, layer: "SoftmaxLayer"):
-        self.context, self.layer, self.n = context, layer, context.config.n
-        self.x, self.y = context.layouts[layer.x], context.layouts[layer.y]
-        shape, name, s = layer.shapes[layer.x], layer.name, context.schedule
-        self.columns, self.channels = shape.w, shape.c
-        tiling = _across_tiling(layer, self.n, s.rows)
-        self.tiles = list(tiling.tiles())
-        images, channels = tiling.size
-        rows, size = images * ceil_div(channels, self.n), images * self.columns * channels
-        buffer = CircularBuffer(
-            BufferMemory.SP, f"{name}.x", size + self.n, min(max(s.x_buffers, _MAXIMA), len(self.tiles))
-        )
-        self.loaded = TileBuffers(buffer, self._load)
-        self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, s.y_buffers)
+        super().__init__(context, layer, _MAXIMA)
+        name, rows = layer.name, self.rows
         self.maxima = BufferRotation(BufferMemory.ACC, f"{name}.rows", rows, _MAXIMA)
         work = BufferRotation(BufferMemory.ACC, f"{name}.sums", rows, _WORK_ROWS)
         self.work = [work.next() for _ in range(_WORK_ROWS)]
@@ -291,7 +475,6 @@ class AcrossSteps:
         self.slots = BufferRotation(
             BufferMemory.SLOT, f"{name}.slots", rows, max(min(_SLOTS, context.config.param_slots // rows), 1)
         )
-        self.rows = rows
         self.reciprocals, self.part, bits = _across_reciprocals(layer)
         self.exponent = self.reciprocals.exponent(bits)
         exponentials = softmax_tables(layer.scale, self.columns).reshape(-1)
@@ -317,25 +500,10 @@ class AcrossSteps:
         assert last is not None
         return [*out, self._results(*last)]
 
-    def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
-        image, channel, images, width = self.tiles[key]  # type: ignore[index]
-        source = self.x.element(image * self.columns * self.channels + channel, 1)
-        lines = self._lines(images, width, "dst")
-        return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
-
-    def _lines(self, images: int, width: int, side: str) -> dict[str, int]:
-        """Return the LOAD or STORE fields of a tile, whose columns are contiguous in the scratchpad."""
-        if width == self.channels:
-            return {"len": images * self.columns * width}
-        return {"len": width, "y_count": self.columns, "dram_y": self.channels, f"{side}_y": width}
-
     def _begin(self, step: TileStep, number: int) -> tuple[list[Command], _Begun]:
         """Return the commands that compute the maxima of a tile, in parts, and the tile; `step` loads it."""
-        image, channel, images, width = self.tiles[number]
-        if self.x.on_chip:
-            x, pitch = self.x.element(image * self.columns * self.channels + channel, 1), self.channels
-        else:
-            x, pitch = self.loaded.get(number, step), width
+        *_, images, width = self.tiles[number]
+        x, pitch = self._elements(step, number)
         maxima, of_image, n = self.maxima.next(), ceil_div(width, self.n), self.n
         parts = self.reciprocals.commands if number else 1
         stage = FUSE_STAGE.pack(reduce=Reduce.MAX)
@@ -459,11 +627,10 @@ class AcrossSteps:
     def _results(self, number: int, tile: _Begun, passed: BufferRef) -> TileStep:
         """Return the step of the results of a tile."""
         step = TileStep()
-        (x, pitch, maxima), (image, channel, images, width) = tile, self.tiles[number]
+        (x, pitch, maxima), (*_, images, width) = tile, self.tiles[number]
         of_image, n = ceil_div(width, self.n), self.n
         slots = self._slots(step, number, images * of_image, passed)
-        start = image * self.columns * self.channels + channel
-        y, y_pitch = (self.y.element(start, 1), self.channels) if self.y.on_chip else (self.out.next(), width)
+        target, y, y_pitch = self._made(number)
         word = self.tables.word(
             step,
             table=1,
@@ -484,8 +651,11 @@ class AcrossSteps:
         step.fuse.append(
             self.context.command(Unit.FUSE, **counts, **steps, **fields, **limits, **parameters, **tail)
         )
-        if not self.y.on_chip:
-            lines = self._lines(images, width, "src")
-            target = self.y.element(start, 1)
-            step.stores.append(self.context.command(Unit.STORE, dram=target, src=y, **lines))
+        self._store(step, number, target, y)
         return step
+
+
+def across_steps(context: CodegenContext, layer: "SoftmaxLayer") -> list[TileStep]:
+    """Generate the steps of a softmax over the columns of images."""
+    kind = PairSteps if layer.shapes[layer.x].w == _PAIR else AcrossSteps
+    return kind(context, layer).steps()
