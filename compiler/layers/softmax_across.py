@@ -6,11 +6,11 @@ a function of their difference.
 """
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,17 +137,72 @@ class Reciprocals:
         """
         return 3 + 2 * (2 * self.iterations + 4) + 1 + 4
 
-    def exponent(self, bits: int) -> int:
-        """Return the exponent of the results, given the binary logarithm of their scale."""
-        return 31 - (_RECIPROCAL_BITS + self.low + _MULTIPLIER_BITS) - bits
+    @property
+    def dropped(self) -> int:
+        """Number of bits that a sum loses."""
+        return 0
+
+
+#: Bits of a sum within a segment of the table of `SeriesReciprocals`.
+_SEGMENT_BITS = 18
+#: Largest ratio of sums for which the relative deviation in a segment is at most 2**-5, and its fourth power 2**-20.
+_MAX_SERIES_RATIO = 15
+
+
+@dataclass(frozen=True)
+class SeriesReciprocals:
+    """Reciprocals of the sums of exponentials, several at a time: a wide table of 256 entries, and a power series.
+
+    A sum s is rounded to i * 2**_SEGMENT_BITS, where i is the index of the table. The difference is the low bits of the
+    sum as a signed number, the only ones of an operand that FUSE multiplies. With their product e with the reciprocal
+    of the rounded sum, 1 / s is this reciprocal times 1 - e + e**2 - e**3, so that e**4 is lost.
+
+    Parameters
+    ----------
+    sums : Reciprocals
+        Range of the sums, which lose `dropped` bits, so that the largest index is below 256.
+    """
+
+    sums: Reciprocals
+
+    @property
+    def dropped(self) -> int:
+        """Number of bits that a sum loses."""
+        largest = 255 << _SEGMENT_BITS
+        return max(math.ceil(math.log2((self.sums.ratio << self.sums.low) / largest)), 0)
+
+    @property
+    def low(self) -> int:
+        """Binary logarithm of the smallest sum."""
+        return self.sums.low - self.dropped
+
+    @property
+    def table(self) -> NDArray[np.int16]:
+        """Reciprocals by index, as halves of a wide table."""
+        bits = _RECIPROCAL_BITS + _MULTIPLIER_BITS + self.low - _SEGMENT_BITS
+        index = np.maximum(np.arange(256), 1 << self.low - _SEGMENT_BITS)
+        exact = np.rint(2.0**bits / index).astype(np.int64)
+        return np.stack([exact & 0xFFFF, exact >> 16]).astype(np.uint16).view(np.int16).reshape(-1)
+
+    @property
+    def commands(self) -> int:
+        """Number of FUSE commands that compute reciprocals, each of which waits for the previous one."""
+        return 8
+
+    @property
+    def cycles(self) -> int:
+        """FUSE cycles of N reciprocals: one for each of four commands, two for each of three products of two rows of
+        the accumulator, and four for a row of int32 in the scratchpad.
+        """
+        return 4 + 2 * 3 + 4
 
 
 #: Index of the table of approximate reciprocals, after those of the exponentials.
 _GUESS = 2
 
 
-def _across_reciprocals(layer: "SoftmaxLayer") -> tuple[Reciprocals, int, int]:
-    """Return the reciprocals, the multiplier of the sums in units of 2**-31, and the binary logarithm of the scale.
+def _across_reciprocals(layer: "SoftmaxLayer") -> tuple[Reciprocals | SeriesReciprocals, int, int]:
+    """Return the reciprocals, the multiplier of the sums in units of 2**-31, and the exponent of the results.
 
     The sums are multiplied by half the fraction of the result's scale, so that they have 30 bits.
     """
@@ -155,14 +210,10 @@ def _across_reciprocals(layer: "SoftmaxLayer") -> tuple[Reciprocals, int, int]:
     part = layer.step / 2.0**bits
     unit = int(softmax_exponentials(layer.scale, columns)[0]).bit_length() - 1
     whole = part == 1
-    return (
-        Reciprocals(
-            unit - 2 + whole,
-            columns << (not whole),
-        ),
-        round(part * (1 << 30)),
-        bits + 1,
-    )
+    sums = Reciprocals(unit - 2 + whole, columns << (not whole))
+    exponent = 31 - (_RECIPROCAL_BITS + sums.low + _MULTIPLIER_BITS) - (bits + 1)
+    found = SeriesReciprocals(sums) if sums.ratio <= _MAX_SERIES_RATIO else sums
+    return found, round(part * (1 << 30)), exponent
 
 
 def _across_row_cycles(layer: "SoftmaxLayer") -> int:
@@ -456,6 +507,28 @@ class PairSteps(_TiledSteps):
 _SAME = 31
 
 
+class _Difference(NamedTuple):
+    """Reciprocals as the difference of two rows of the accumulator.
+
+    Parameters
+    ----------
+    rows : (BufferRef, BufferRef)
+        Addresses of the rows.
+    source : int
+        First half of the fuse word that computes the difference.
+    factor : int
+        Factor of the first row.
+    """
+
+    rows: tuple[BufferRef, BufferRef]
+    source: int
+    factor: int = 0
+
+
+#: Bits by which the reciprocals of a wide table are rounded to become factors.
+_NEAR_BITS = 15
+
+
 class AcrossSteps(_TiledSteps):
     """Code generator of a softmax over the columns of images; a lane is a row of the softmax.
 
@@ -475,8 +548,7 @@ class AcrossSteps(_TiledSteps):
         self.slots = BufferRotation(
             BufferMemory.SLOT, f"{name}.slots", rows, max(min(_SLOTS, context.config.param_slots // rows), 1)
         )
-        self.reciprocals, self.part, bits = _across_reciprocals(layer)
-        self.exponent = self.reciprocals.exponent(bits)
+        self.reciprocals, self.part, self.exponent = _across_reciprocals(layer)
         exponentials = softmax_tables(layer.scale, self.columns).reshape(-1)
         self.tables = Tables(context, name, np.concatenate([exponentials, self.reciprocals.table]))
 
@@ -540,10 +612,10 @@ class AcrossSteps(_TiledSteps):
         word = self.tables.word(
             step, table=1, table_wide=1, reduce=Reduce.SUM, post=Post.SCALE, post_rounding=Rounding.SINGLE
         )
-        sums, factors, high, first, second, product = self.work
-        fields = self._reduction(x, pitch, images, of_image) | {"d_n": of_image, "d_base": sums}
+        fields = self._reduction(x, pitch, images, of_image) | {"d_n": of_image, "d_base": self.work[0]}
         fields |= {"src": self._less(), "stage": word, "b_base": maxima, "b_y": 1, "b_n": of_image}
-        step.fuse.append(self.context.command(Unit.FUSE, **fields, post_mult=self.part))
+        scale = {"post_mult": self.part, "post_shift": -self.reciprocals.dropped}
+        step.fuse.append(self.context.command(Unit.FUSE, **fields, **scale))
 
         def add(to: BufferRef, a: BufferRef, b: BufferRef | None = None, /, **more: int | BufferRef) -> None:
             walk: _Fields = {"y_count": rows, "a_u": 1, "u_y": 1, "d_y": 1, "a_base": a, "d_base": to}
@@ -554,9 +626,56 @@ class AcrossSteps(_TiledSteps):
         def wait() -> None:
             step.fuse.extend(islice(others, 1))
 
-        made = self.reciprocals
-        scaled = FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE)
         wait()
+        if isinstance(self.reciprocals, SeriesReciprocals):
+            terms = self._series(step, self.reciprocals, add, wait)
+        else:
+            terms = self._iterations(step, self.reciprocals, add, wait)
+        step.fuse += others
+        found, passed = self.found.next(), self.passed.next()
+        stage = FUSE_STAGE.pack(d_dst=1, d_dtype=Dtype.I32)
+        add(found, *terms.rows, src=terms.source, stage=stage, mult=terms.factor, d_y=4 * self.n)
+        step.stores.append(self.context.command(Unit.STORE, dram=passed, src=found, len=4 * self.n * rows))
+        return passed
+
+    def _series(
+        self, step: TileStep, made: SeriesReciprocals, add: Callable[..., None], wait: Callable[[], None]
+    ) -> "_Difference":
+        """Add the commands that compute the terms of reciprocals by a power series, and return the last two terms."""
+        sums, whole, near, error, power, product = self.work
+        scaled = FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE)
+        biased = FUSE_SRC.pack(bias_en=1, requant=Requant.IMM, rounding=Rounding.SINGLE)
+        multiplied = FUSE_SRC.pack(b_src=BSource.ACC, op=Op.MUL)
+        one = 1 << _RECIPROCAL_BITS
+        # Fractional bits of the error, which has 17 bits and a sign.
+        bits = made.low - 1
+        index = {"mult": 1 << 30, "shifts": bytes_word(1 - _SEGMENT_BITS), "clip_lo": 0, "clip_hi": 255}
+        table = self.tables.word(step, _GUESS, table=1, table_wide=1)
+        add(whole, sums, src=scaled, stage=table, **index)
+        wait()
+        add(near, whole, src=scaled, mult=1 << 30, shifts=bytes_word(1 - _NEAR_BITS))
+        wait()
+        shift = _RECIPROCAL_BITS + _MULTIPLIER_BITS + made.low - _NEAR_BITS - bits
+        add(error, sums, near, src=multiplied, op_shift=shift)
+        wait()
+        # The factor 1 - e + e ** 2 is the square of e - 1 / 2, plus 3 / 4.
+        half = {"bias": -(1 << bits - 1), "mult": 1 << 30, "shifts": bytes_word(1 + _RECIPROCAL_BITS - bits)}
+        add(power, error, src=biased, **half)
+        wait()
+        squared = FUSE_SRC.pack(op=Op.SQUARE, bias_en=1)
+        add(power, power, src=squared, op_shift=_RECIPROCAL_BITS, bias=one * 3 // 4)
+        wait()
+        add(error, error, power, src=multiplied, op_shift=_RECIPROCAL_BITS)
+        wait()
+        add(product, error, near, src=multiplied, op_shift=bits - _NEAR_BITS)
+        return _Difference((whole, product), FUSE_SRC.pack(b_src=BSource.ACC, op=Op.SUB))
+
+    def _iterations(
+        self, step: TileStep, made: Reciprocals, add: Callable[..., None], wait: Callable[[], None]
+    ) -> "_Difference":
+        """Add the commands that compute the terms of reciprocals by iterations, and return the last two terms."""
+        sums, factors, high, first, second, product = self.work
+        scaled = FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE)
         mult, exponent = quantize_multiplier(made.index_scale)
         guess = self.tables.word(step, _GUESS, table=1, post=Post.SCALE, post_rounding=Rounding.SINGLE)
         index = {"mult": mult, "shifts": bytes_word(exponent), "clip_lo": 0, "clip_hi": 255}
@@ -590,21 +709,8 @@ class AcrossSteps(_TiledSteps):
         wait()
         shift = made.low + _RECIPROCAL_BITS - 2 * _MULTIPLIER_BITS
         add(product, first, high, src=FUSE_SRC.pack(**multiplied), op_shift=shift)
-        step.fuse += others
-        found, passed = self.found.next(), self.passed.next()
-        last = {"b_src": BSource.ACC, "op": Op.MUL_SUB}
-        stage = FUSE_STAGE.pack(d_dst=1, d_dtype=Dtype.I32)
-        add(
-            found,
-            first,
-            product,
-            src=FUSE_SRC.pack(**last),
-            stage=stage,
-            mult=1 << _MULTIPLIER_BITS,
-            d_y=4 * self.n,
-        )
-        step.stores.append(self.context.command(Unit.STORE, dram=passed, src=found, len=4 * self.n * rows))
-        return passed
+        last = FUSE_SRC.pack(b_src=BSource.ACC, op=Op.MUL_SUB)
+        return _Difference((first, product), last, 1 << _MULTIPLIER_BITS)
 
     def _slots(self, step: TileStep, number: int, rows: int, passed: BufferRef) -> BufferRef:
         """Add the loads of the multipliers of a tile to a step; return the address of their slots.
