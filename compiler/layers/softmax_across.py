@@ -525,6 +525,10 @@ class _Difference(NamedTuple):
     factor: int = 0
 
 
+#: Cycles that a command waits for the results of the one before it. Results of the previous tile, too, fill such gaps
+#: if they would not wait for their multipliers: cycles until these have passed through DRAM, and cycles per row of the
+#: commands before the first results.
+_GAP_CYCLES, _ROUND_TRIP, _OF_ROW = 50, 400, 6
 #: Bits by which the reciprocals of a wide table are rounded to become factors.
 _NEAR_BITS = 15
 
@@ -533,8 +537,9 @@ class AcrossSteps(_TiledSteps):
     """Code generator of a softmax over the columns of images; a lane is a row of the softmax.
 
     Each tile takes three passes: maxima, sums of exponentials, and results. The reciprocals of the sums are stored, and
-    loaded to parameter slots as multipliers of the results. The maxima of the next tile are computed in parts between
-    the commands that compute reciprocals, each of which waits for the results of the previous one.
+    loaded to parameter slots as multipliers of the results. The maxima of the next tile, and if these are few the
+    results of the previous one, are computed in parts between the commands that compute reciprocals, each of which
+    waits for the results of the previous one.
     """
 
     def __init__(self, context: CodegenContext, layer: "SoftmaxLayer"):
@@ -555,40 +560,53 @@ class AcrossSteps(_TiledSteps):
     def steps(self) -> list[TileStep]:
         """Generate the steps of all tiles."""
         out = [TileStep()]
-        begun, ready = self._begin(out[0], 0)
+        begun, ready = self._begin(out[0], 0, 1)
         out[0].fuse += begun
         last: tuple[int, _Begun, BufferRef] | None = None
+        gaps = self.reciprocals.commands
+        work = self.rows * self.columns
+        spread = work < gaps * _GAP_CYCLES and work + _OF_ROW * self.rows >= _ROUND_TRIP
         for number in range(len(self.tiles)):
-            step = TileStep() if number else out[0]
             if number:
-                out.append(step)
-            now, begun = ready, []
+                out.append(TileStep())
+            step, now, between = out[-1], ready, list[Command]()
+            both = spread and last is not None
             if number + 1 < len(self.tiles):
-                begun, ready = self._begin(step, number + 1)
-            passed = self._multipliers(step, number, now, begun)
-            if last is not None:
-                out.append(self._results(*last))
+                between, ready = self._begin(step, number + 1, ceil_div(gaps, 2) if both else gaps)
+            if last is not None and both:
+                between += self._results(step, *last, max(gaps - len(between), 1))
+            passed = self._multipliers(step, number, now, between)
+            if last is not None and not both:
+                out.append(TileStep())
+                out[-1].fuse += self._results(out[-1], *last, 1)
             last = number, now, passed
         assert last is not None
-        return [*out, self._results(*last)]
+        out.append(TileStep())
+        out[-1].fuse += self._results(out[-1], *last, 1)
+        return out
 
-    def _begin(self, step: TileStep, number: int) -> tuple[list[Command], _Begun]:
-        """Return the commands that compute the maxima of a tile, in parts, and the tile; `step` loads it."""
+    def _parts(self, number: int, count: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield the first image and row of N channels, and the number of images and rows, of at most `count` parts of a
+        tile.
+        """
         *_, images, width = self.tiles[number]
+        of_image = ceil_div(width, self.n)
+        total = images if images > 1 else of_image
+        for start, size in pieces(total, ceil_div(total, count)):
+            yield (start, 0, size, of_image) if images > 1 else (0, start, 1, size)
+
+    def _begin(self, step: TileStep, number: int, parts: int) -> tuple[list[Command], _Begun]:
+        """Return the commands that compute the maxima of a tile, in parts, and the tile; `step` loads it."""
         x, pitch = self._elements(step, number)
-        maxima, of_image, n = self.maxima.next(), ceil_div(width, self.n), self.n
-        parts = self.reciprocals.commands if number else 1
+        maxima, of_image, n = self.maxima.next(), ceil_div(self.tiles[number][-1], self.n), self.n
         stage = FUSE_STAGE.pack(reduce=Reduce.MAX)
         source = FUSE_SRC.pack(a_src=1, a_dtype=self.layer.shapes[self.layer.x].dtype)
         out = []
-        total = images if images > 1 else of_image
-        for start, count in pieces(total, ceil_div(total, parts)):
-            a, d = (start * self.columns * pitch, start * of_image) if images > 1 else (start * n, start)
-            sizes = (count, of_image) if images > 1 else (1, count)
-            walk = self._reduction(x.plus(a), pitch, *sizes) | {"d_n": of_image}
-            out.append(
-                self.context.command(Unit.FUSE, **walk, src=source, stage=stage, d_base=maxima.plus(d))
-            )
+        for image, row, images, rows in self._parts(number, parts):
+            first = x.plus(image * self.columns * pitch + row * n)
+            walk = self._reduction(first, pitch, images, rows) | {"d_n": of_image}
+            to = maxima.plus(image * of_image + row)
+            out.append(self.context.command(Unit.FUSE, **walk, src=source, stage=stage, d_base=to))
         return out, (x, pitch, maxima)
 
     def _reduction(self, x: BufferRef, pitch: int, images: int, rows: int) -> _Fields:
@@ -730,11 +748,14 @@ class AcrossSteps(_TiledSteps):
         load(4 * n, rows, word=Space.PARAM, dram=passed, dram_y=4 * n, len=4 * n)
         return slots
 
-    def _results(self, number: int, tile: _Begun, passed: BufferRef) -> TileStep:
-        """Return the step of the results of a tile."""
-        step = TileStep()
+    def _results(
+        self, step: TileStep, number: int, tile: _Begun, passed: BufferRef, parts: int
+    ) -> list[Command]:
+        """Return the commands that compute the results of a tile, in parts; `step` loads the multipliers and stores the
+        results.
+        """
         (x, pitch, maxima), (*_, images, width) = tile, self.tiles[number]
-        of_image, n = ceil_div(width, self.n), self.n
+        of_image, n, columns = ceil_div(width, self.n), self.n, self.columns
         slots = self._slots(step, number, images * of_image, passed)
         target, y, y_pitch = self._made(number)
         word = self.tables.word(
@@ -747,18 +768,34 @@ class AcrossSteps(_TiledSteps):
             d_dst=1,
             d_dtype=self.layer.shapes[self.layer.y].dtype,
         )
-        counts = {"n_count": images, "y_count": self.columns, "x_count": of_image}
-        steps = {"a_n": self.columns * pitch, "a_u": pitch, "u_y": 1, "a_v": n, "v_x": 1}
-        steps |= {"b_n": of_image, "b_x": 1, "d_n": self.columns * y_pitch, "d_y": y_pitch, "d_x": n}
-        fields: _Fields = {"a_base": x, "b_base": maxima, "d_base": y, "stage": word, "src": self._less()}
+        steps = {
+            "a_n": columns * pitch,
+            "a_u": pitch,
+            "u_y": 1,
+            "a_v": n,
+            "v_x": 1,
+            "p_x": 1,
+            "p_n": of_image,
+        }
+        steps |= {"b_n": of_image, "b_x": 1, "d_n": columns * y_pitch, "d_y": y_pitch, "d_x": n}
         limits = dict(zip(("post_lo", "post_hi"), self.layer.clip, strict=True))
-        parameters: _Fields = {"p_base": slots, "p_x": 1, "p_n": of_image, "post_zp": self.layer.y_zp}
-        tail = {"lanes_tail": (width - 1) % n + 1}
-        step.fuse.append(
-            self.context.command(Unit.FUSE, **counts, **steps, **fields, **limits, **parameters, **tail)
-        )
+        out = []
+        for image, row, count, rows in self._parts(number, parts):
+            at = image * of_image + row
+            fields: _Fields = {
+                "n_count": count,
+                "y_count": columns,
+                "x_count": rows,
+                "a_base": x.plus(image * columns * pitch + row * n),
+                "b_base": maxima.plus(at),
+                "p_base": slots.plus(at),
+                "d_base": y.plus(image * columns * y_pitch + row * n),
+                "lanes_tail": (width - 1) % n + 1 if row + rows == of_image else n,
+            }
+            more = {"stage": word, "src": self._less(), "post_zp": self.layer.y_zp}
+            out.append(self.context.command(Unit.FUSE, **fields, **steps, **limits, **more))
         self._store(step, number, target, y)
-        return step
+        return out
 
 
 def across_steps(context: CodegenContext, layer: "SoftmaxLayer") -> list[TileStep]:
