@@ -414,7 +414,7 @@ class _TiledSteps:
             step.stores.append(self.context.command(Unit.STORE, dram=target, src=source, **lines))
 
 
-class PairSteps(_TiledSteps):
+class TwoElementSteps(_TiledSteps):
     """Code generator of a softmax over two columns, a logistic function of the difference of the elements.
 
     The differences of a tile are computed before the results of the tile before it, so that no pass waits for them. A
@@ -800,5 +800,5 @@ class AcrossSteps(_TiledSteps):
 
 def across_steps(context: CodegenContext, layer: "SoftmaxLayer") -> list[TileStep]:
     """Generate the steps of a softmax over the columns of images."""
-    kind = PairSteps if layer.shapes[layer.x].w == _PAIR else AcrossSteps
+    kind = TwoElementSteps if layer.shapes[layer.x].w == _PAIR else AcrossSteps
     return kind(context, layer).steps()
