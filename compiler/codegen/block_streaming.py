@@ -143,7 +143,8 @@ def row_stream_obstacle(lowered: LoweredNetwork, number: int) -> str:
         why, columns = _uneven(layer.out, layer.size[0], layer.size[2]), layer.size[2]
     elif isinstance(layer, SoftmaxLayer) and isinstance(reader, MatmulLayer) and reader.a.name == layer.y:
         why, columns = _uneven(reader.a, reader.size[0], reader.size[1]), reader.size[1]
-        why = "it is both operands of the product" if reader.b.name == layer.y else why
+        other = reader.summand.name if reader.summand else ""
+        why = "the product reads it as another operand too" if layer.y in (reader.b.name, other) else why
     else:
         return "it is not a matrix product before a softmax, or a softmax before a matrix product"
     if any(isinstance(each, SoftmaxLayer) and each.across for each in (layer, reader)):

@@ -361,11 +361,19 @@ class AttentionTiler:
         used += 0 if self.on_chip(self.second.b.name) else w_buffers[1] * right
         size = DTYPE_BYTES[self.second.out.dtype]
         used += 0 if self.on_chip(self.second.y) else 2 * (rows * columns * n + n) * size
-        if used > free:
+        masks, mask_bytes = self._masks(rows, wide, free - used)
+        if used + masks * mask_bytes > free:
             return None
         common = LayerSchedule(rows=rows, interleave=True, prefetch=_STREAM_PREFETCH)
         schedules = (
-            replace(common, columns=wide, depth=self.depth, w_buffers=w_buffers[0], stream_row_blocks=blocks),
+            replace(
+                common,
+                columns=wide,
+                depth=self.depth,
+                w_buffers=w_buffers[0],
+                y_buffers=max(masks, 1),
+                stream_row_blocks=blocks,
+            ),
             replace(common, rows=part, stream_row_blocks=blocks),
             replace(
                 common,
@@ -376,6 +384,21 @@ class AttentionTiler:
             ),
         )
         return AttentionTiling(self._cycles(rows, part, wide, columns, blocks, kept=kept), schedules)
+
+    def _masks(self, rows: int, wide: int, left: int) -> tuple[int, int]:
+        """Return the number of tiles of a tensor that is added to the scores, and their size, in the scratchpad.
+
+        All tiles that the matrices share stay there if `left` bytes suffice.
+        """
+        mask, n = self.first.summand, self.config.n
+        if mask is None or self.on_chip(mask.name):
+            return 0, 0
+        size = (rows if mask.pitch else 1) * min(wide * n, self.width) + n
+        tiles = ceil_div(self.across, wide)
+        matrices = len(set(mask.starts))
+        every = tiles * (ceil_div(self.m, rows) if mask.pitch else 1) * min(matrices, 2)
+        again = matrices < self.batches or not mask.pitch
+        return (every if again and every * size <= left else 2 * tiles), size
 
     def _cycles(self, rows: int, part: int, wide: int, columns: int, blocks: int, *, kept: bool) -> float:
         """Return the estimated cycles: those of the busiest unit, and those before its start and after its end."""
@@ -400,6 +423,9 @@ class AttentionTiler:
             (self.second.out, self.m * self.second.size[2] * DTYPE_BYTES[self.second.out.dtype], 1),
         ):
             bus += 0 if self.on_chip(stack.name) else self.batches * size * times / n * beat
+        if self.first.summand is not None and not self.on_chip(self.first.summand.name):
+            matrices = len(set(self.first.summand.starts))
+            bus += matrices * (self.m if self.first.summand.pitch else 1) * self.width / n * beat
         loads = self.dram.chip_latency + (rows + wide * n) * self.k / n * beat
         first = product * wide / self.across
         softmax = rows * (self.softmax.passes + 1) * self.across * config.fuse_rate

@@ -65,7 +65,7 @@ def drain_of(low: LoweringContext, weights: Tensor, bias: Tensor | None, roundin
         values = bias.data.astype(np.int64)
     residual = None
     if rest:
-        residual = _residual(low, rest, out)
+        residual = residual_of(low, rest, out)
     return Drain(
         bias=values,
         mult=pairs[:, 0],
@@ -153,7 +153,8 @@ def _clip(graph: Graph, node: Node, before: Tensor, clip: tuple[int, int]) -> tu
     return after, (max(low, clip[0]), min(high, clip[1]))
 
 
-def _residual(low: LoweringContext, rest: list[Node], before: Tensor) -> Residual:
+def residual_of(low: LoweringContext, rest: list[Node], before: Tensor) -> Residual:
+    """Return the addition of another tensor to the result `before`; `rest` is the addition and, optionally, a clip."""
     graph, add = low.graph, rest.pop(0)
     a, b = graph.ins(add)
     other = b if a.name == before.name else a

@@ -1,7 +1,7 @@
 """Products of two stacks of matrices; surrounding transposes become strides of the operands and the result."""
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Container, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING
@@ -14,9 +14,9 @@ from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Table
 from compiler.ir.graph import Graph, Node
 from compiler.ir.identity import identity
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.layers.base import Layer
+from compiler.layers.base import Layer, Residual
 from compiler.layers.conv.layer import ConvLayer
-from compiler.layers.epilogue_lowering import drain_of, multiplier_of, rounding_of
+from compiler.layers.epilogue_lowering import drain_of, multiplier_of, residual_of, rounding_of
 from compiler.layers.layer_kind import BYTES, BYTES_TO_BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     DTYPES,
@@ -41,25 +41,63 @@ if TYPE_CHECKING:
     from compiler.layers.tiling_context import TilingContext
 
 
-def transposes_around(graph: Graph, node: Node) -> tuple[str, ...]:
-    """Return the names of a product's nodes: the product, transposes that become strides, a function of the results."""
+def nodes_around(graph: Graph, node: Node, taken: Container[str] = ()) -> tuple[str, ...]:
+    """Return the names of the nodes of a product: itself, transposes that become strides, a function of the results,
+    and the addition of another tensor, such as the mask of attention.
+
+    Parameters
+    ----------
+    taken : container of str
+        Names of nodes that belong to other layers.
+    """
     names = [node.name]
     for operand, name in enumerate(node.inputs):
         producer = graph.producer(name)
         alone = len(graph.consumers(name)) == 1 and name not in graph.outputs and node.inputs.count(name) == 1
-        if producer is not None and producer.op == "transpose" and alone and _plain(graph, producer):
+        if producer is None or producer.name in taken:
+            continue
+        if producer.op == "transpose" and alone and _plain(graph, producer):
             strides = strides_of(graph.ins(producer)[0].shape, producer.attributes["perm"])
             if 1 in strides[-2:][operand == 0 :]:
                 names.append(producer.name)
-    after = _follower(graph, node)
-    if after is not None and is_unary(graph, after):
-        names.append(after.name)
-        after = _follower(graph, after)
-    if after is not None and after.op == "transpose" and _plain(graph, after):
-        perm = after.attributes["perm"]
-        if perm[-1] == len(perm) - 1:
+    last = node
+    for fits in (_is_function, _adds_matrices, _moves_rows):
+        after = _follower(graph, last)
+        if after is not None and after.name not in taken and fits(graph, last, after):
             names.append(after.name)
+            last = after
     return tuple(names)
+
+
+def _is_function(graph: Graph, before: Node, node: Node) -> bool:
+    """Return True if a node is a function of the results of the node before it."""
+    return is_unary(graph, node)
+
+
+def _adds_matrices(graph: Graph, before: Node, node: Node) -> bool:
+    """Return True if a node adds a tensor to a product: a row for each row of each matrix, or for several of them."""
+    if node.op != "add" or node.inputs[0] == node.inputs[1]:
+        return False
+    made, y = graph.out(before), graph.out(node)
+    (other,) = (tensor for tensor in graph.ins(node) if tensor.name != made.name)
+    whole = all(
+        each.dtype in BYTES and each.quantization is not None and each.quantization.whole
+        for each in (made, other, y)
+    )
+    return (
+        whole
+        and made.shape == y.shape
+        and len(other.shape) <= len(y.shape)
+        and other.shape[-1:] == y.shape[-1:]
+    )
+
+
+def _moves_rows(graph: Graph, before: Node, node: Node) -> bool:
+    """Return True if a node is a transpose that keeps the elements of rows contiguous."""
+    if node.op != "transpose" or not _plain(graph, node):
+        return False
+    perm = node.attributes["perm"]
+    return bool(perm[-1] == len(perm) - 1)
 
 
 def _follower(graph: Graph, node: Node) -> Node | None:
@@ -123,7 +161,9 @@ class Stack:
     "clip",
     "table",
     "bands",
-    added=("bands",),
+    "residual",
+    "summand",
+    added=("bands", "residual", "summand"),
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MatmulLayer(Layer):
@@ -161,6 +201,8 @@ class MatmulLayer(Layer):
     clip: tuple[int, int] = field(default=(-128, 127))
     table: NDArray[np.int16] | None = None
     bands: tuple[tuple[int, int], ...] = ()
+    residual: Residual | None = None
+    summand: Stack | None = None
 
     def inner(self, row: int, rows: int) -> tuple[int, int]:
         """Return the first element of the inner dimension that some rows of products depend on, and their number."""
@@ -171,8 +213,9 @@ class MatmulLayer(Layer):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the operands that are not constant."""
-        return tuple(dict.fromkeys(stack.name for stack in (self.a, self.b) if not stack.constant))
+        """Names of the operands, and of the tensor that is added, that are not constant."""
+        stacks = (self.a, self.b, *([self.summand] if self.summand else []))
+        return tuple(dict.fromkeys(stack.name for stack in stacks if not stack.constant))
 
 
 def lower_matmul(low: LoweringContext) -> MatmulLayer:
@@ -204,7 +247,9 @@ def lower_matmul(low: LoweringContext) -> MatmulLayer:
     rounding = rounding_of(low, Rounding.DOUBLE) if single else Rounding.DOUBLE
     x, w, y_scale = (affine(tensor).scale for tensor in (first, second, made))
     mult, exponent = multiplier_of(low, x, w, y_scale, rounding)
-    shapes = {t.name: image_of(t) for t in (a[0], b[0], y)}
+    residual, summand = _summand(low, made)
+    others = [graph.tensors[summand.name]] if summand else []
+    shapes = {t.name: image_of(t) for t in (a[0], b[0], y, *others)}
     bands = _bands(first)
     return MatmulLayer(
         **{**low.common(), "x": b[0].name if first.constant else a[0].name, "shapes": shapes},
@@ -220,6 +265,8 @@ def lower_matmul(low: LoweringContext) -> MatmulLayer:
         clip=clip_range(made),
         table=_table(low),
         bands=bands,
+        residual=residual,
+        summand=summand,
     )
 
 
@@ -237,8 +284,51 @@ def _bands(tensor: Tensor) -> tuple[tuple[int, int], ...]:
 
 def _table(low: LoweringContext) -> NDArray[np.int16] | None:
     """Return the lookup table of the function fused after the product; None if there is no such function."""
-    nodes = [node for node in low.nodes if node is not low.anchor and node.op != "transpose"]
-    return table_of(low.graph, nodes[0], low.rounding) if nodes else None
+    node = _function(low)
+    return None if node is None else table_of(low.graph, node, low.rounding)
+
+
+def _function(low: LoweringContext) -> Node | None:
+    """Return the node of the function fused after the product; None if there is none."""
+    return next((node for node in low.nodes if node is not low.anchor and is_unary(low.graph, node)), None)
+
+
+def _summand(low: LoweringContext, made: Tensor) -> tuple[Residual, Stack] | tuple[None, None]:
+    """Return the addition fused after the product, and the matrices that are added; None if there is no addition."""
+    graph, function = low.graph, _function(low)
+    add = next((node for node in low.nodes if node.op == "add" and node is not function), None)
+    if add is None:
+        return None, None
+    residual = residual_of(low, [add], made if function is None else graph.out(function))
+    other, strides = _unrepeated(graph, graph.tensors[residual.tensor], len(made.shape))
+    stack = _stack(other, strides, made.shape[:-2], made.shape, strides[-2])
+    return replace(residual, tensor=other.name), stack
+
+
+def _unrepeated(graph: Graph, tensor: Tensor, rank: int) -> tuple[Tensor, tuple[int, ...]]:
+    """Return the tensor that a summand repeats, and its strides along `rank` dimensions: 0 along the repeated ones.
+
+    `compiler.passes.canonicalize` repeats operands for sums that are layers of their own.
+    """
+    repeated = {axis - len(tensor.shape) for axis, size in enumerate(tensor.shape) if size == 1}
+    if tensor.data is not None:
+        for axis, size in enumerate(tensor.shape[:-1]):
+            if size > 1 and (tensor.data == tensor.data.take([0], axis)).all():
+                repeated.add(axis - len(tensor.shape))
+    node = graph.producer(tensor.name)
+    while tensor.data is None and node is not None and node.op in ("gather", "reshape"):
+        source = graph.ins(node)[0]
+        if node.op == "gather":
+            axis, index = node.attributes["axis"] % len(source.shape), graph.ins(node)[1]
+            last = axis == len(source.shape) - 1
+            if last or source.shape[axis] != 1 or index.data is None or len(index.shape) != 1:
+                break
+            repeated.add(axis - len(source.shape))
+        elif source.shape != tensor.shape[len(tensor.shape) - len(source.shape) :]:
+            break
+        tensor, node = source, graph.producer(source.name)
+    strides = (0,) * (rank - len(tensor.shape)) + strides_of(tensor.shape)
+    return tensor, tuple(0 if axis - rank in repeated else step for axis, step in enumerate(strides))
 
 
 def _source(low: LoweringContext, tensor: Tensor) -> tuple[Tensor, tuple[int, ...]]:
@@ -299,6 +389,7 @@ def _matmul_tilings(context: "TilingContext", layer: MatmulLayer, depth: int) ->
     batches, span = len(layer.out.starts), min(depth * n, k)
     a_here, b_here = (context.on_chip(s.name) for s in (layer.a, layer.b))
     y_here, size = context.on_chip(layer.y), DTYPE_BYTES[layer.out.dtype]
+    summand = None if layer.summand is None or context.on_chip(layer.summand.name) else layer.summand
     for rows, columns in product(cuts(m), cuts(blocks)):
         down, across = ceil_div(m, rows), ceil_div(blocks, columns)
         tiles = down * across
@@ -314,6 +405,7 @@ def _matmul_tilings(context: "TilingContext", layer: MatmulLayer, depth: int) ->
             used = 0 if a_here else x_buffers * (rows * span + n)
             used += 0 if b_here else w_buffers * (span * broad + n)
             used += 0 if y_here else 2 * (rows * broad + n) * size
+            used += 0 if summand is None else 2 * ((rows if summand.pitch else 1) * broad + n)
             if used > context.free:
                 continue
             a_times = across if order == "channels" and down > 1 else 1
@@ -323,6 +415,7 @@ def _matmul_tilings(context: "TilingContext", layer: MatmulLayer, depth: int) ->
             bus = 0 if a_here else a_times * m * k / n
             bus += 0 if b_here else b_times * k * blocks
             bus += 0 if y_here else m * blocks * size
+            bus += 0 if summand is None else (m if summand.pitch else down) * blocks
             steps = tiles * parts
             start = (0 if a_here else rows * span / n) + (0 if b_here else span * columns)
             cycles = batches * (max(array, bus, m * blocks, steps * _TILE_CYCLES) + 8 * steps)
@@ -350,6 +443,7 @@ def matmul_tile_model(layer: MatmulLayer, s: LayerSchedule, context: LayerContex
     batches, down, across = len(layer.out.starts), range(0, m, rows), range(0, blocks, columns)
     parts = sum(ceil_div(layer.inner(row, rows)[1], depth * n) for row in down)
     a_here, b_here = (context.on_chip(stack.name) for stack in (layer.a, layer.b))
+    summand = None if layer.summand is None or context.on_chip(layer.summand.name) else layer.summand
 
     def tiles() -> Iterator[PipelineTile]:
         for number in range(batches):
@@ -372,6 +466,10 @@ def matmul_tile_model(layer: MatmulLayer, s: LayerSchedule, context: LayerContex
                         across_, down_ = (span, broad) if layer.transposed else (broad, span)
                         key = (number, block, part, row if layer.bands else 0)
                         loads.append(("w", key, lines(down_, across_, layer.b.pitch, n)))
+                    if summand is not None and part == last:
+                        corner, height = (row, high) if summand.pitch else (0, 1)
+                        key = (summand.starts[number], corner, block)
+                        loads.append(("r", key, lines(height, broad, summand.pitch, n)))
                     beats = lines(high, broad * size, layer.out.pitch * size, n)
                     store = 0.0 if context.y_on_chip else beats
                     through, ends = max(high, n), part == last
@@ -383,9 +481,10 @@ def matmul_tile_model(layer: MatmulLayer, s: LayerSchedule, context: LayerContex
                         1 + ends * (2 - context.y_on_chip),
                     )
 
-    buffers = {"x": s.x_buffers, "w": s.w_buffers}
+    buffers = {"x": s.x_buffers, "w": s.w_buffers, "r": s.y_buffers}
     count = batches * len(across) * parts
-    return TilePipeline(tiles(), count, buffers, s.acc_buffers, s.y_buffers, result=EARLY_RESULT)
+    pipeline = TilePipeline(tiles(), count, buffers, s.acc_buffers, s.y_buffers)
+    return pipeline if layer.residual else replace(pipeline, result=EARLY_RESULT)
 
 
 class MatrixStack:
@@ -451,6 +550,11 @@ class MatmulSteps:
         self.table = None if layer.table is None else Tables(context, name, layer.table)
         size = (self.rows * width + n) * self.y.bytes
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
+        self.r = None if layer.summand is None else MatrixStack(context, layer.summand)
+        self.r_tiles = TileBuffers(
+            CircularBuffer(BufferMemory.SP, f"{name}.r", self.rows * width + n, schedule.y_buffers),
+            self._load_r,
+        )
 
     def _whole(self, rows: int) -> int:
         """Return the number of rows to reserve for a tile of the right operand: whole blocks of rows.
@@ -468,6 +572,11 @@ class MatmulSteps:
         start, along_k, along_n = key  # type: ignore[misc]
         box = (along_n, along_k) if self.layer.transposed else (along_k, along_n)
         return self._load(self.b, start, *box, address, self.b_tile)
+
+    def _load_r(self, key: Hashable, address: BufferRef) -> list[Command]:
+        start, rows, columns = key  # type: ignore[misc]
+        assert self.r is not None
+        return self._load(self.r, start, rows, columns, address, columns[1])
 
     def _load(
         self,
@@ -489,7 +598,8 @@ class MatmulSteps:
     def steps(self) -> list[TileStep]:
         """Generate the steps of all tiles, matrix by matrix."""
         layer, out = self.layer, []
-        for starts in zip(layer.a.starts, layer.b.starts, layer.out.starts, strict=True):
+        added = layer.summand.starts if layer.summand else layer.out.starts
+        for starts in zip(layer.a.starts, layer.b.starts, layer.out.starts, added, strict=True):
             streamed = self.a.layout.row_blocks or self.y.layout.row_blocks
             split = pieces if streamed is None else streamed.pieces
             rows, blocks = list(split(self.m, self.rows)), list(pieces(self.blocks, self.columns))
@@ -501,9 +611,7 @@ class MatmulSteps:
                 out += self._tile(starts, *row, *block)
         return out
 
-    def _tile(
-        self, starts: tuple[int, int, int], row: int, rows: int, block: int, blocks: int
-    ) -> list[TileStep]:
+    def _tile(self, starts: tuple[int, ...], row: int, rows: int, block: int, blocks: int) -> list[TileStep]:
         acc, out = self.acc.next(), []
         first, length = self.layer.inner(row, rows)
         for start, count in pieces(length, self.depth * self.n):
@@ -513,10 +621,10 @@ class MatmulSteps:
                 self._matrix(step, acc, starts, (row, rows), (block, blocks), inner, start > 0)
             )
             out.append(step)
-        self._drain(out[-1], acc, starts[2], (row, rows), (block, blocks))
+        self._drain(out[-1], acc, starts, (row, rows), (block, blocks))
         return out
 
-    def _row_block(self, starts: tuple[int, int, int], row: int) -> int:
+    def _row_block(self, starts: tuple[int, ...], row: int) -> int:
         """Return the index of the block of rows, of the left operand or the result, that contains a row of a matrix."""
         for stack, start in ((self.a, starts[0]), (self.y, starts[2])):
             blocks = stack.layout.row_blocks
@@ -528,7 +636,7 @@ class MatmulSteps:
         self,
         step: TileStep,
         acc: BufferRef,
-        starts: tuple[int, int, int],
+        starts: tuple[int, ...],
         rows: tuple[int, int],
         blocks: tuple[int, int],
         k: tuple[int, int],
@@ -578,14 +686,21 @@ class MatmulSteps:
         return block * self.n, min(blocks * self.n, total - block * self.n)
 
     def _drain(
-        self, step: TileStep, acc: BufferRef, start: int, rows: tuple[int, int], blocks: tuple[int, int]
+        self,
+        step: TileStep,
+        acc: BufferRef,
+        starts: tuple[int, ...],
+        rows: tuple[int, int],
+        blocks: tuple[int, int],
     ) -> None:
         n, layer = self.n, self.layer
         first, lanes = self._span(*blocks, self.width)
         width = lanes * self.y.bytes
-        target = self.y.address(start, rows[0], first)
+        target = self.y.address(starts[2], rows[0], first)
         address, pitch = (target, self.y.pitch) if self.y.layout.on_chip else (self.out.next(), width)
         parts = {"d_dst": 1, "d_dtype": layer.out.dtype, "tail_dim": FUSE_DIMS.index("n")}
+        if layer.residual and layer.summand:
+            parts |= layer.residual.stage | {"residual": 1, "r_dtype": layer.summand.dtype}
         stage = self.table.word(step, **parts, table=1) if self.table else FUSE_STAGE.pack(**parts)
         step.fuse.append(
             self.context.command(
@@ -606,6 +721,7 @@ class MatmulSteps:
                 zp=layer.out.zp,
                 clip_lo=layer.clip[0],
                 clip_hi=layer.clip[1],
+                **self._residual(step, starts[3], rows, (first, lanes)),
             )
         )
         if not self.y.layout.on_chip:
@@ -613,6 +729,20 @@ class MatmulSteps:
             if width == self.y.pitch:
                 lines = {"len": width * rows[1]}
             step.stores.append(self.context.command(Unit.STORE, dram=target, src=address, **lines))
+
+    def _residual(
+        self, step: TileStep, start: int, rows: tuple[int, int], columns: tuple[int, int]
+    ) -> dict[str, int | BufferRef]:
+        """Return the fields that add a part of a matrix, with (first, count) of rows and columns."""
+        if self.r is None or self.layer.residual is None:
+            return {}
+        rows = rows if self.r.pitch else (0, 1)
+        if self.r.layout.on_chip:
+            address, pitch = self.r.address(start, rows[0], columns[0]), self.r.pitch
+        else:
+            address, pitch = self.r_tiles.get((start, rows, columns), step), self.r.pitch and columns[1]
+        walk = {"r_base": address, "r_x": pitch, "r_n": self.n}
+        return walk | self.layer.residual.fields
 
 
 def matmul_steps(context: CodegenContext, layer: MatmulLayer) -> list[TileStep]:

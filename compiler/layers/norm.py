@@ -4,14 +4,15 @@ A row takes three passes: its sum; the reciprocal root of its variance, from the
 results (z + bias) * multiplier, where the normalized element z is a deviation times the reciprocal root, and bias and
 multiplier of each channel represent beta and gamma. Without a mean, there are two passes. The variance is the
 difference of the mean square and of the squared mean, computed from exact integer sums. Where the rounding of this
-difference could matter (`sum_error`), it is the mean square of the deviations instead, which are scaled by a first
+difference could matter (`SumScale.error`), it is the mean square of the deviations instead, which are scaled by a first
 reciprocal root.
 """
 
 import math
-from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ from compiler.layers.tile_pipeline import (
     PASS_CYCLES,
     STAGGERED_PASS_CYCLES,
     STATISTICS_BUFFERS,
+    PipelineTile,
     TilePipeline,
     row_buffers,
     row_tile_model,
@@ -43,7 +45,7 @@ from compiler.layers.tile_pipeline import (
 from compiler.layers.tiling_context import LayerContext
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, halves_word, param_image, quantize_multiplier
-from compiler.util.tiles import ceil_div
+from compiler.util.tiles import ceil_div, cuts
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
 from hw.isa.enums import BSource, Op, Post, Reduce, Requant, Rounding, Space, Unit
@@ -55,8 +57,9 @@ if TYPE_CHECKING:
 _MAX_ELEMENTS = 8192
 #: Largest error of a result before its last rounding, in steps: of the variance, and of gamma and beta.
 _MAX_SUM_ERROR, _MAX_PARAMETER_ERROR = 0.5, 0.2
-#: Largest square of an element minus the middle of its range, and minus its zero point.
-_SQUARE_OF_BYTE, _SQUARE_OF_DIFFERENCE = 1 << 14, 1 << 16
+#: Largest number of units of sums that are tried, and limit of the number by which elements are multiplied to subtract
+#: the mean, a signed number of 18 bits.
+_MAX_SCALES, _MAX_DEVIATION_FACTOR = 256, (1 << 17) - 1
 #: Largest numbers of bits of the units of a normalized element, from the preferred one on.
 _UNITS = (20, 18, 16, 14, 12, 10)
 #: Largest bias of a channel, which is added to a normalized element.
@@ -66,7 +69,19 @@ _Reals = NDArray[np.float64]
 
 
 @identity(
-    "NormLayer", "centred", "x_zp", "epsilon", "bias", "mult", "exponent", "power", "unit", "y_zp", "clip"
+    "NormLayer",
+    "centred",
+    "x_zp",
+    "epsilon",
+    "bias",
+    "mult",
+    "exponent",
+    "power",
+    "unit",
+    "y_zp",
+    "clip",
+    "factor",
+    added=("factor",),
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NormLayer(Layer):
@@ -91,6 +106,8 @@ class NormLayer(Layer):
         Zero point of the result.
     clip : (int, int)
         Smallest and largest stored result.
+    factor : int
+        Factor by which the sum of a row is multiplied before it is squared.
     """
 
     centred: bool
@@ -103,6 +120,13 @@ class NormLayer(Layer):
     unit: float | None
     y_zp: int
     clip: tuple[int, int]
+    factor: int = 1
+
+    @property
+    def scale(self) -> "SumScale":
+        """Scale of the sums of a row."""
+        assert self.unit is not None
+        return SumScale(self.shapes[self.x].c, self.unit, self.factor)
 
     @property
     def passes(self) -> int:
@@ -133,18 +157,19 @@ def lower_norm(low: LoweringContext) -> NormLayer:
     beta = (given[1] if len(given) > 1 else np.zeros(columns)) / step
     centred = node.op == "layer_norm"
     epsilon = float(node.attributes["epsilon"]) / affine(x).scale ** 2
-    unit = sum_unit(columns, centred, epsilon)
     reach = np.maximum(highest - affine(y).zero_point - beta, beta + affine(y).zero_point - lowest)
     widest = float(np.minimum(np.abs(gamma) * math.sqrt(columns), np.maximum(reach, 0)).max())
-    if unit is not None and sum_error(columns, centred, epsilon, unit) * widest > _MAX_SUM_ERROR:
-        unit = None
+    limits, middle = clip_range(x), 128 if x.dtype == "uint8" else 0
+    zero = middle if centred else affine(x).zero_point
+    scale = _sum_scale(columns, centred, epsilon, max(abs(limit - zero) for limit in limits) ** 2, widest)
+    unit = None if scale is None else scale.unit
     held, available = _acc_rows(ceil_div(columns, low.config.n), unit), low.config.acc_rows
     if held > available:
         raise UnsupportedLoweringError(
             f"a normalization over {columns} elements, which holds {held} of {available} accumulator rows"
         )
     # One standard deviation is 2**(power + offset) units of a normalized element.
-    offset = _offset(columns, centred, unit)
+    offset = _SQUARE / 2 - math.log2(columns) / 2 if scale is None else scale.offset(centred)
     powers = [math.floor(bits - offset) for bits in _UNITS]
     found = [(*_parameters(gamma, beta, columns, 2.0 ** (power + offset)), power) for power in powers]
     bias, mult, exponent, error, power = min(found, key=lambda each: each[3])
@@ -153,11 +178,10 @@ def lower_norm(low: LoweringContext) -> NormLayer:
             f"gamma, up to {np.abs(gamma).max():.3g} steps of the result, and beta, up to "
             f"{np.abs(beta).max():.3g} steps, are out of range"
         )
-    middle = 128 if x.dtype == "uint8" else 0
     return NormLayer(
         **low.common(),
         centred=centred,
-        x_zp=middle if centred else affine(x).zero_point,
+        x_zp=zero,
         epsilon=epsilon,
         bias=bias,
         mult=mult,
@@ -166,14 +190,78 @@ def lower_norm(low: LoweringContext) -> NormLayer:
         unit=unit,
         y_zp=affine(y).zero_point,
         clip=(lowest, highest),
+        factor=1 if scale is None else scale.factor,
     )
 
 
-def sum_unit(columns: int, centred: bool, epsilon: float) -> float | None:
-    """Return the unit of the sums of squares of a row, so that they fit int32; None if there is none.
+class SumScale(NamedTuple):
+    """Scale of the sums of a row of `columns` elements, with which they fit int32.
 
-    If the mean is subtracted, the unit is `columns` times a power of two, so that the squared sum of a row is scaled by
-    a power of two. Otherwise, it is an integer by which each square is multiplied.
+    Parameters
+    ----------
+    columns : int
+        Number of elements of a row.
+    unit : float
+        Factor of the sum of squares.
+    factor : int
+        Factor of the sum, if the mean is subtracted. The variance is the scaled sum of squares minus the square of the
+        scaled sum, divided by 2**`dropped`, so that `unit` is `columns` * `factor`**2 / 2**`dropped`.
+    """
+
+    columns: int
+    unit: float
+    factor: int = 1
+
+    @property
+    def dropped(self) -> int:
+        """Bits that the squared sum of a row loses, negative if it gains some."""
+        return round(math.log2(self.columns * self.factor**2 / self.unit))
+
+    @property
+    def widened(self) -> int:
+        """Bits by which the sum of a row is shifted to the left, so that its square need not be."""
+        return max(-(self.dropped // 2), 0)
+
+    def offset(self, centred: bool) -> float:
+        """Return the binary logarithm of a standard deviation in units of a normalized element, for a power of 0."""
+        if centred:
+            return self.dropped / 2 + self.widened
+        return -math.log2(self.unit * self.columns) / 2
+
+    def error(self, centred: bool, epsilon: float) -> float:
+        """Return the largest relative error of the reciprocal root of a variance that is computed from sums.
+
+        The sum of squares times the unit, the squared sum and epsilon are rounded to integers if they are none. A row
+        of equal elements has no deviations, so that its error is 0. In other rows, let d be the sum of the deviations
+        from the integer next to the mean. The sum of their squares is at least abs(d), and at least 2 if d is 0. If
+        2**`dropped` divides the number of columns, the fraction of the squared sum depends on d only.
+
+        Parameters
+        ----------
+        centred : bool
+            True if the mean is subtracted.
+        epsilon : float
+            Epsilon in units of the squared scale of x.
+        """
+        unit, columns = self.unit, self.columns
+        share = unit * columns * epsilon
+        error = abs(share - round(share))
+        if not centred:
+            least, lost = np.array([unit]), np.array([error])
+        elif self.dropped < 0 or columns % 2**self.dropped == 0:
+            sums = np.arange(1, columns // 2 + 1)
+            squares = (sums * self.factor) ** 2 / 2.0**self.dropped
+            least = np.append(unit * sums - squares, 2 * unit)
+            lost = np.append(np.abs(squares - np.rint(squares)), 0.0) + error
+        else:
+            least = np.array([unit * (columns - 1) / columns])
+            lost = np.array([error + 0.5 + (0.5 if unit != math.floor(unit) else 0.0)])
+        relative = float((lost / np.maximum(least + share, 1e-300)).max())
+        return 1 / math.sqrt(1 - relative) - 1 if relative < 1 else math.inf
+
+
+def sum_scales(columns: int, centred: bool, epsilon: float, square: int) -> Iterator[SumScale]:
+    """Yield scales of the sums of a row, so that they fit int32, the preferred one first.
 
     Parameters
     ----------
@@ -183,57 +271,28 @@ def sum_unit(columns: int, centred: bool, epsilon: float) -> float | None:
         True if the mean is subtracted.
     epsilon : float
         Epsilon in units of the squared scale of x.
+    square : int
+        Largest square of an element.
     """
-    square = _SQUARE_OF_BYTE if centred else _SQUARE_OF_DIFFERENCE
     room = ((1 << 31) - 1) / (columns * (square + epsilon) + 1)
-    if centred:
-        bits = math.ceil(math.log2(columns / room))
-        return columns * 2.0**-bits if bits < _MAX_DROPPED else None
-    return float(math.floor(room)) if room >= 1 else None
+    if not centred:  # each square is multiplied by the unit, which is an integer
+        for unit in range(math.floor(room), max(math.floor(room) - _MAX_SCALES, 0), -1):
+            yield SumScale(columns, float(unit))
+        return
+    bits = math.ceil(math.log2(columns / room))
+    if bits < _MAX_DROPPED:
+        yield SumScale(columns, columns * 2.0**-bits)
+    for factor in range(1, _MAX_DEVIATION_FACTOR // columns + 1, 2):
+        bits = max(math.ceil(math.log2(columns * factor**2 / room)), 0)
+        for more in (bits, bits + 1):
+            if columns % 2**more == 0:
+                yield SumScale(columns, columns * factor**2 * 2.0**-more, factor)
 
 
-def sum_error(columns: int, centred: bool, epsilon: float, unit: float) -> float:
-    """Return the largest relative error of the reciprocal root of a variance that is computed from sums.
-
-    The sum of squares times the unit, the squared sum and epsilon are rounded to integers if they are none. The
-    variance of a row of integers that are not all equal is at least that of a row in which one element differs by 1. A
-    row of equal elements has no deviations, so that its error is 0.
-
-    Parameters
-    ----------
-    columns, centred, epsilon : int, bool, float
-        Same as those of `sum_unit`.
-    unit : float
-        Unit of the sums of squares.
-    """
-    share = unit * columns * epsilon
-    error = abs(share - round(share))
-    if centred and unit < columns:
-        error += 0.5
-    if unit != math.floor(unit):
-        error += 0.5
-    least = unit * ((columns - 1) / columns if centred else 1.0) + share
-    relative = error / least if least else 0.0
-    return 1 / math.sqrt(1 - relative) - 1 if relative < 1 else math.inf
-
-
-def _dropped(columns: int, unit: float) -> int:
-    """Return the bits that the squared sum of a row loses, negative if it gains some."""
-    return round(math.log2(columns / unit))
-
-
-def _widened(columns: int, unit: float) -> int:
-    """Return the bits by which the sum of a row is shifted to the left, so that its square need not be."""
-    return max(-(_dropped(columns, unit) // 2), 0)
-
-
-def _offset(columns: int, centred: bool, unit: float | None) -> float:
-    """Return the binary logarithm of a standard deviation in units of a normalized element, for a power of 0."""
-    if unit is None:
-        return _SQUARE / 2 - math.log2(columns) / 2
-    if centred:
-        return _dropped(columns, unit) / 2 + _widened(columns, unit)
-    return -math.log2(unit * columns) / 2
+def _sum_scale(columns: int, centred: bool, epsilon: float, square: int, widest: float) -> SumScale | None:
+    """Return the first scale with which the error of results up to `widest` is small enough; None if there is none."""
+    found = sum_scales(columns, centred, epsilon, square)
+    return next((each for each in found if each.error(centred, epsilon) * widest <= _MAX_SUM_ERROR), None)
 
 
 def _parameters(
@@ -294,13 +353,89 @@ def norm_tilings(context: "TilingContext", layer: NormLayer) -> _Tilings:
     """Yield the tilings whose rows fit the scratchpad and the accumulator."""
     blocks = ceil_div(layer.shapes[layer.x].c, context.config.n)
     of_row = _row_cycles(layer, blocks, context.config)
-    acc_rows = _acc_rows(blocks, layer.unit)
-    yield from row_tilings(context, layer, layer.passes, of_row, _pass_cycles(layer), acc_rows)
+    if layer.unit is None or _chunk(blocks, context.config) == blocks:
+        acc_rows = _acc_rows(blocks, layer.unit)
+        yield from row_tilings(context, layer, layer.passes, of_row, _pass_cycles(layer), acc_rows)
+    else:
+        yield from _tilings_in_parts(context, layer, of_row)
+
+
+#: Largest number of parts of a tile.
+_MAX_PARTS = 16
+
+
+def _tilings_in_parts(context: "TilingContext", layer: NormLayer, of_row: float) -> _Tilings:
+    """Yield the tilings of a layer whose parameters exceed the slots, and are loaded for each tile.
+
+    Tiles are therefore large, and loaded in small parts, so that the first pass starts soon.
+    """
+    x, n = layer.shapes[layer.x], context.config.n
+    total, chunk = x.h * x.w, _chunk(ceil_div(x.c, n), context.config)
+    for part in cuts(total):
+        for count in cuts(min(ceil_div(total, part), _MAX_PARTS)):
+            parts = ceil_div(total, part)
+            if part * (STATISTICS_BUFFERS + count - 1) > context.acc_rows:
+                continue
+            for x_buffers in _PART_BUFFERS:
+                held = min(count - 1 + x_buffers, parts)
+                used = 0 if context.x_on_chip else held * (part * x.c + n)
+                out = _RESULT_BUFFERS * min(chunk * n, x.c) if count > 1 else 2 * x.c
+                used += 0 if context.y_on_chip else part * out
+                if used <= context.free:
+                    yield (
+                        _cycles_in_parts(context, layer, of_row, part, count, x_buffers),
+                        LayerSchedule(
+                            rows=part * count,
+                            rows_per_load=part,
+                            x_buffers=x_buffers,
+                            y_buffers=_RESULT_BUFFERS if count > 1 else 2,
+                            on_chip=context.y_on_chip,
+                        ),
+                    )
+
+
+#: Number of buffers for results of a part and a chunk, which FUSE fills faster than STORE empties them.
+_RESULT_BUFFERS = 4
+#: Numbers of buffers for parts of the input in addition to those of the other parts of a tile.
+_PART_BUFFERS = (3, 4, 6, 2)
+
+
+def _cycles_in_parts(
+    context: "TilingContext", layer: NormLayer, of_row: float, part: int, count: int, x_buffers: int
+) -> float:
+    """Return the estimated cycles for tiles of `count` parts of `part` rows."""
+    x = layer.shapes[layer.x]
+    total, blocks, beat = x.h * x.w, ceil_div(x.c, context.config.n), context.beat
+    chunk = _chunk(blocks, context.config)
+    rows, chunks, rate = min(part * count, total), ceil_div(blocks, chunk), context.config.fuse_rate
+    tiles, parts = ceil_div(total, rows), ceil_div(rows, part)
+    load, store = (0 if here else blocks * beat for here in (context.x_on_chip, context.y_on_chip))
+    statistics = rows * (of_row - blocks) * rate + parts * (layer.passes - 1) * STAGGERED_PASS_CYCLES
+    results = (rows * chunk * rate + parts * STAGGERED_PASS_CYCLES) * chunks
+    ends = max(statistics, rows * load) + results / chunks + part * (load + store / chunks)
+    # A part is loaded when the results of another part have been computed, as many parts before as there are buffers.
+    each = context.latency + part * (load + chunk * rate) + statistics / parts + PASS_CYCLES
+    each /= x_buffers - 1 if load else math.inf
+    parameters, share = blocks * PARAMETER_BEATS * beat, (chunks - 1) / chunks
+    others = max(results * share, rows * store * share + parameters)
+    if parts == 1:
+        return (
+            others + (tiles - 1) * max(statistics + results, rows * (load + store) + parameters, each) + ends
+        )
+    # The statistics of a tile are computed, and its rows loaded, during the last sweep over the tile before.
+    sweep = max(statistics + results / chunks, rows * (load + store / chunks), (parts - 1) * each)
+    return tiles * others + (tiles - 1) * sweep + ends
+
+
+#: Bus beats of the parameters of a block of channels.
+PARAMETER_BEATS = 9
 
 
 def _chunk(blocks: int, config: MlaConfig) -> int:
-    """Return the blocks whose parameters are loaded together: all if the slots suffice, else half of the slots."""
-    return blocks if blocks <= config.param_slots else config.param_slots // 2
+    """Return the blocks whose parameters are loaded together: all if the slots suffice, else at most half of them."""
+    if blocks <= config.param_slots:
+        return blocks
+    return ceil_div(blocks, ceil_div(blocks, config.param_slots // 2))
 
 
 def _row_cycles(layer: NormLayer, blocks: int, config: MlaConfig) -> float:
@@ -321,9 +456,45 @@ def _pass_cycles(layer: NormLayer) -> float:
 
 def norm_tile_model(layer: NormLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of a normalization."""
-    blocks = ceil_div(layer.shapes[layer.x].c, context.config.n)
-    of_row = _row_cycles(layer, blocks, context.config)
-    return row_tile_model(layer, s, context, layer.passes, of_row, 0, pass_cycles=_pass_cycles(layer))
+    config, x = context.config, layer.shapes[layer.x]
+    blocks = ceil_div(x.c, config.n)
+    of_row = _row_cycles(layer, blocks, config)
+    chunks = list(pieces(blocks, min(s.param_blocks, _chunk(blocks, config))))
+    if layer.unit is None or len(chunks) == 1:
+        return row_tile_model(layer, s, context, layer.passes, of_row, 0, pass_cycles=_pass_cycles(layer))
+    total, of_x = x.h * x.w, x.c / config.n
+    rows = min(s.rows, total)
+    part = min(s.rows_per_load, rows)
+
+    passes, stored = layer.passes - 1, not context.y_on_chip
+
+    def loads(first: int, count: int) -> tuple[tuple[str, object, float], ...]:
+        return () if context.x_on_chip else (("x", first, count * of_x),)
+
+    def statistics(first: int, count: int) -> PipelineTile:
+        fuse = count * (of_row - blocks) + passes * STAGGERED_PASS_CYCLES
+        return PipelineTile(loads(first, count), 0.0, fuse, 0.0, passes)
+
+    def tiles() -> Iterator[PipelineTile]:
+        spans = [
+            [(start + first, count) for first, count in pieces(min(rows, total - start), part)]
+            for start in range(0, total, rows)
+        ]
+        yield from (statistics(*each) for each in spans[0])
+        for parts, after in zip(spans, [*spans[1:], []], strict=True):
+            for (block, width), (number, (first, count)) in product(chunks, enumerate(parts)):
+                if number < len(after) and block == chunks[-1 if number else 0][0]:
+                    yield statistics(*after[number])
+                load = "p", (parts[0], block), float(width * PARAMETER_BEATS)
+                fuse = count * width + STAGGERED_PASS_CYCLES
+                store = float(count * width * stored)
+                yield PipelineTile((*loads(first, count), load), 0.0, fuse, store, 1 + stored)
+
+    held = ceil_div(rows, part) - 1 + s.x_buffers
+    count = ceil_div(total, rows) * ceil_div(rows, part) * (1 + len(chunks))
+    period = ceil_div(rows, part) * (1 + len(chunks))
+    buffers = {"x": held, "p": s.param_buffers}
+    return TilePipeline(tiles(), count, buffers, 1, s.y_buffers, period=period)
 
 
 #: Bits that the squared sum of a row may lose at most.
@@ -340,8 +511,39 @@ _ROOT = 1
 _Fields = dict[str, int | BufferRef]
 
 
+@dataclass
+class _Part:
+    """Rows of a tile in the scratchpad.
+
+    Parameters
+    ----------
+    start, rows : int
+        First row, and number of rows.
+    image : dict
+        FUSE fields that select the elements.
+    stats : BufferRef
+        Address of the statistics of the rows.
+    source : dict
+        FUSE fields that compute the normalized elements; empty before the statistics are complete.
+    y : BufferRef or None
+        Address of the results that are stored together.
+    """
+
+    start: int
+    rows: int
+    image: _Fields
+    stats: BufferRef
+    source: _Fields = field(default_factory=dict)
+    y: BufferRef | None = None
+
+
 class NormSteps:
-    """Code generator of a normalization; a tile consists of some rows."""
+    """Code generator of a normalization; a tile consists of some rows.
+
+    If the parameters exceed the slots, they are loaded in chunks of channels, each of which is used for all rows of a
+    tile. These rows stay in the scratchpad meanwhile, with their statistics in the accumulator. They are loaded, and
+    the passes over them computed, in parts.
+    """
 
     def __init__(self, context: CodegenContext, layer: NormLayer):
         self.context, self.layer, self.n = context, layer, context.config.n
@@ -349,16 +551,28 @@ class NormSteps:
         self.total, self.columns = self.x.h * self.x.w, self.x.c
         self.blocks = ceil_div(self.columns, self.n)
         self.rows = min(context.schedule.rows, self.total)
-        name, schedule, size = layer.name, context.schedule, self.rows * self.columns
-        count = row_buffers(schedule, ceil_div(self.total, self.rows))
+        name, schedule, by_deviations = layer.name, context.schedule, layer.unit is None
+        #: Blocks whose parameters are loaded together.
+        self.chunk = min(self.blocks, schedule.param_blocks, _chunk(self.blocks, context.config))
+        whole = by_deviations or self.chunk == self.blocks
+        #: Rows of a part of a tile.
+        self.part = self.rows if whole else min(schedule.rows_per_load, self.rows)
+        parts = ceil_div(self.rows, self.part)
+        size = self.part * self.columns
+        count = parts - 1 + row_buffers(schedule, ceil_div(self.total, self.part) - parts + 1)
         self.tiles = TileBuffers(
             CircularBuffer(BufferMemory.SP, f"{name}.x", size + self.n, count), self._load
         )
-        self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
-        by_deviations = layer.unit is None
+        #: Columns of the results that are stored together: whole rows, so that stores do not delay the parameters, or
+        #: those of a chunk.
+        self.width = self.columns if parts == 1 else min(self.chunk * self.n, self.columns)
+        self.out = BufferRotation(BufferMemory.SP, f"{name}.y", self.part * self.width, schedule.y_buffers)
         #: Sum of a row in lane 0 and its reciprocal root in the lanes from _ROOT on.
         self.stats = BufferRotation(
-            BufferMemory.ACC, f"{name}.rows", self.rows, 1 if by_deviations else STATISTICS_BUFFERS
+            BufferMemory.ACC,
+            f"{name}.rows",
+            self.part,
+            1 if by_deviations else STATISTICS_BUFFERS + parts - 1,
         )
         if by_deviations:
             #: Accumulator rows per row of the tensor: one for each block and one for epsilon.
@@ -367,8 +581,6 @@ class NormSteps:
                 BufferRotation(BufferMemory.ACC, f"{name}.{each}", self.rows * self.pitch, 1)
                 for each in ("wide", "narrow")
             )
-        #: Blocks whose parameters are loaded together.
-        self.chunk = min(self.blocks, schedule.param_blocks, _chunk(self.blocks, context.config))
         self.source = context.constant(
             f"{name}.parameters", param_image(self.n, layer.bias, layer.mult, layer.exponent)
         )
@@ -395,7 +607,7 @@ class NormSteps:
 
     def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
         start, rows = key  # type: ignore[misc]
-        lines = self._lines(self.x, rows, "dst_y")
+        lines = self._lines(self.x, rows, self.columns, "dst_y")
         source = self._row(self.x, start)
         return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
 
@@ -415,10 +627,11 @@ class NormSteps:
             )
         ]
 
-    def _lines(self, layout: TensorLayout, rows: int, pitch: str) -> dict[str, int]:
-        if layout.pixel == self.columns:
-            return {"len": rows * self.columns}
-        return {"len": self.columns, "y_count": rows, "dram_y": layout.pixel, pitch: self.columns}
+    def _lines(self, layout: TensorLayout, rows: int, width: int, pitch: str) -> dict[str, int]:
+        """Return the fields of a transfer of `width` elements of some rows, which are adjacent in the scratchpad."""
+        if layout.pixel == width:
+            return {"len": rows * width}
+        return {"len": width, "y_count": rows, "dram_y": layout.pixel, pitch: width}
 
     @staticmethod
     def _row(layout: TensorLayout, row: int) -> BufferRef:
@@ -427,32 +640,38 @@ class NormSteps:
     def steps(self) -> list[TileStep]:
         """Generate the steps of all tiles.
 
-        The first pass over each tile is between the passes over the previous one, so that no pass waits for the end of
-        the pass before it.
+        The passes that compute the statistics of a tile are between the last passes over the previous one, so that no
+        pass waits for the end of the pass before it: the first part of a tile after the first results, and the others
+        when the rows of the previous tile are no longer needed.
         """
+        tiles = [
+            [(start + first, count) for first, count in pieces(rows, self.part)]
+            for start, rows in pieces(self.total, self.rows)
+        ]
+        chunks = list(pieces(self.blocks, self.chunk))
         out = [TileStep()]
-        tiles = list(pieces(self.total, self.rows))
-        ready = self._begin(out[0], *tiles[0])
-        for number, (start, rows) in enumerate(tiles):
-            if len(tiles) > 1:
+        ready: list[_Part] = []
+        for part in tiles[0]:
+            if ready:
                 out.append(TileStep())
-            step = out[-1]
-            image, stats = ready
-            if self.layer.unit is None:
-                source = self._by_deviations(step, rows, image, stats)
-            else:
-                if self.layer.centred:
-                    self._add(step, rows, self._root_of_variance(image, stats))
-                source = self._normalized(image, stats)
-            if number + 1 < len(tiles):
-                ready = self._begin(step, *tiles[number + 1])
-            out += self._results(step, start, rows, source)
+                self._second_pass(out[-1], ready[-1])
+            ready.append(self._first_pass(out[-1], *part))
+        for after in [*tiles[1:], []]:
+            current, ready = ready, []
+            last = current[-1]
+            for chunk, (number, part) in product(chunks, enumerate(current)):
+                if len(out) > 1 or len(tiles) > 1 or chunk is not chunks[0]:
+                    out.append(TileStep())
+                if not last.source and (last is current[-1] or self.layer.unit is not None):
+                    self._second_pass(out[-1], last)
+                if number < len(after) and chunk is chunks[-1 if number else 0]:
+                    last = self._first_pass(out[-1], *after[number])
+                    ready.append(last)
+                self._results(out[-1], part, *chunk)
         return out
 
-    def _begin(self, step: TileStep, start: int, rows: int) -> tuple[_Fields, BufferRef]:
-        """Add the load and the first pass of a tile to a step; return the fields that select the tile's elements, and
-        the address of its statistics.
-        """
+    def _first_pass(self, step: TileStep, start: int, rows: int) -> "_Part":
+        """Add the load and the first pass of a part to a step."""
         x, pitch = self._row(self.x, start), self.x.pixel
         if not self.x.on_chip:
             x, pitch = self.tiles.get((start, rows), step), self.columns
@@ -463,50 +682,57 @@ class NormSteps:
                 self._row_sums(image, stats) if self.layer.centred else self._root_of_squares(image, stats)
             )
             self._add(step, rows, first)
-        return image, stats
+        return _Part(start, rows, image, stats)
 
-    def _results(self, step: TileStep, start: int, rows: int, source: _Fields) -> list[TileStep]:
-        """Add the passes that convert normalized elements to results, and the store; return further steps, one for each
-        chunk of parameters but the first, because all loads of a step come first.
+    def _second_pass(self, step: TileStep, part: "_Part") -> None:
+        """Add the passes of a part between the first and the last one to a step."""
+        if self.layer.unit is None:
+            part.source = self._by_deviations(step, part.rows, part.image, part.stats)
+            return
+        if self.layer.centred:
+            self._add(step, part.rows, self._root_of_variance(part.image, part.stats))
+        part.source = self._normalized(part.image, part.stats)
 
-        `source` is the fields up to the normalized elements, where `a_base` is the first block.
+    def _results(self, step: TileStep, part: "_Part", first: int, count: int) -> None:
+        """Add the pass that converts `count` blocks of normalized elements from block `first` to results, and their
+        store.
         """
-        layer, n = self.layer, self.n
-        y, pitch = self._row(self.y, start), self.y.pixel
-        if not self.y.on_chip:
-            y, pitch = self.out.next(), self.columns
-        out = [step, *(TileStep() for _ in range(self.chunk, self.blocks, self.chunk))]
-        base, block = source["a_base"], source["a_v"]
+        layer, n, last = self.layer, self.n, first + count == self.blocks
+        column = first * n
+        start = column // self.width * self.width
+        target = self._row(self.y, part.start).plus(start)
+        width = min(self.width, self.columns - start)
+        if self.y.on_chip:
+            part.y, pitch = target, self.y.pixel
+        else:
+            part.y, pitch = part.y if column > start else self.out.next(), width
+        assert part.y is not None
+        base, block = part.source["a_base"], part.source["a_v"]
         assert isinstance(base, BufferRef) and isinstance(block, int)
-        stage = FUSE_STAGE.pack(
-            post=Post.SLOT,
-            post_rounding=Rounding.EVEN,
-            d_dst=1,
-            d_dtype=layer.shapes[layer.y].dtype,
-            tail_dim=FUSE_DIMS.index("x"),
-        )
-        for each, (first, count) in zip(out, pieces(self.blocks, self.chunk), strict=True):
-            tail = {} if first + count == self.blocks else {"lanes_tail": n}
-            fields: _Fields = {
-                "a_base": base.plus(first * block),
-                "x_count": count,
-                "v_x": 1,
-                "p_base": self.p.get(first, each),
-                "p_x": 1,
-                "stage": stage,
-                "post_zp": layer.y_zp,
-                "post_lo": layer.clip[0],
-                "post_hi": layer.clip[1],
-                "d_base": y.plus(first * n),
-                "d_x": n,
-                "d_y": pitch,
-            }
-            self._add(each, rows, source | fields | tail)
-        if not self.y.on_chip:
-            lines = self._lines(self.y, rows, "src_y")
-            target = self._row(self.y, start)
-            out[-1].stores.append(self.context.command(Unit.STORE, dram=target, src=y, **lines))
-        return out[1:]
+        fields: _Fields = {
+            "a_base": base.plus(first * block),
+            "x_count": count,
+            "v_x": 1,
+            "p_base": self.p.get(first, step),
+            "p_x": 1,
+            "stage": FUSE_STAGE.pack(
+                post=Post.SLOT,
+                post_rounding=Rounding.EVEN,
+                d_dst=1,
+                d_dtype=layer.shapes[layer.y].dtype,
+                tail_dim=FUSE_DIMS.index("x"),
+            ),
+            "post_zp": layer.y_zp,
+            "post_lo": layer.clip[0],
+            "post_hi": layer.clip[1],
+            "d_base": part.y.plus(column - start),
+            "d_x": n,
+            "d_y": pitch,
+        }
+        self._add(step, part.rows, part.source | fields | ({} if last else {"lanes_tail": n}))
+        if not self.y.on_chip and (last or self.width < self.columns):
+            lines = self._lines(self.y, part.rows, width, "src_y")
+            step.stores.append(self.context.command(Unit.STORE, dram=target, src=part.y, **lines))
 
     def _add(self, step: TileStep, rows: int, fields: _Fields) -> None:
         """Add a pass over `rows` rows to a step."""
@@ -519,46 +745,43 @@ class NormSteps:
 
     def _row_sums(self, image: _Fields, stats: BufferRef) -> _Fields:
         """Return the pass that writes the sum of each row, shifted so that its square need not be."""
-        assert self.layer.unit is not None
-        widened = _widened(self.columns, self.layer.unit)
+        scale = self.layer.scale
         return (
             image
             | self._across(0)
             | {"src": FUSE_SRC.pack(**self._image_source()), "a_v": self.n, "d_base": stats, "d_y": 1}
-            | {"post_mult": 1 << widened, "post_shift": 31, "stage": self._sum(Post.SCALE)}
+            | {"post_mult": scale.factor << scale.widened, "post_shift": 31, "stage": self._sum(Post.SCALE)}
         )
 
     def _root_of_variance(self, image: _Fields, stats: BufferRef) -> _Fields:
         """Return the pass that writes the reciprocal root of the variance of each row."""
-        layer, columns = self.layer, self.columns
-        assert layer.unit is not None
-        mult, shift = quantize_multiplier(layer.unit)
-        dropped = _dropped(columns, layer.unit) + 2 * _widened(columns, layer.unit)
+        layer, scale = self.layer, self.layer.scale
+        mult, shift = quantize_multiplier(scale.unit)
+        dropped = scale.dropped + 2 * scale.widened
         source = FUSE_SRC.pack(**self._image_source(), op=Op.SQUARE, b_src=BSource.ACC, d_lane=_ROOT)
         return (
             image
             | self._across(0)
             | {"src": source, "a_v": self.n, "b_base": stats, "b_y": 1, "d_base": stats, "d_y": 1}
             | {"post_mult": mult, "root_shifts": bytes_word(shift, 31 - dropped)}
-            | {"post_zp": round(layer.unit * columns * layer.epsilon), "post_shift": layer.power}
+            | {"post_zp": round(scale.unit * self.columns * layer.epsilon), "post_shift": layer.power}
             | {"stage": self._sum(Post.VAR_RSQRT, post_rounding=Rounding.SINGLE)}
         )
 
     def _root_of_squares(self, image: _Fields, stats: BufferRef) -> _Fields:
         """Return the pass that writes the reciprocal root of the mean square of each row."""
-        layer = self.layer
-        assert layer.unit is not None
+        layer, unit = self.layer, self.layer.scale.unit
         return (
             image
             | self._across(0)
             | {
                 "src": FUSE_SRC.pack(**self._image_source(), op=Op.SQUARE, requant=Requant.IMM, d_lane=_ROOT),
                 "a_v": self.n,
-                "mult": int(layer.unit),
+                "mult": int(unit),
                 "shifts": bytes_word(31),
                 "d_base": stats,
                 "d_y": 1,
-                "post_bias": round(layer.unit * self.columns * layer.epsilon),
+                "post_bias": round(unit * self.columns * layer.epsilon),
                 "post_shift": layer.power,
                 "stage": self._sum(Post.RSQRT),
             }
@@ -567,7 +790,6 @@ class NormSteps:
     def _normalized(self, image: _Fields, stats: BufferRef) -> _Fields:
         """Return the fields that multiply elements, or the deviations from the mean, by the reciprocal root."""
         layer = self.layer
-        assert layer.unit is not None
         deviation = {"op": Op.MUL_SUB, "b_bcast": 1} if layer.centred else {}
         source = FUSE_SRC.pack(
             **self._image_source(),
@@ -577,8 +799,9 @@ class NormSteps:
             rq_lane=_ROOT,
             rounding=Rounding.SINGLE,
         )
-        factor = {"mult": self.columns << _widened(self.columns, layer.unit)} if layer.centred else {}
-        return image | {"src": source, "a_v": self.n, "b_base": stats, "b_y": 1} | factor
+        image = image | {"src": source, "a_v": self.n, "b_base": stats, "b_y": 1}
+        scale = layer.scale
+        return image | ({"mult": self.columns * scale.factor << scale.widened} if layer.centred else {})
 
     def _by_deviations(self, step: TileStep, rows: int, image: _Fields, stats: BufferRef) -> _Fields:
         """Add the passes that compute the variance from deviations, which are scaled twice, to a step; return the

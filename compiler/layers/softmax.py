@@ -23,9 +23,9 @@ from compiler.layers.lowering_context import (
     clip_range,
 )
 from compiler.layers.softmax_across import (
-    AcrossSteps,
     across_columns,
     across_fits,
+    across_steps,
     across_tile_model,
     across_tilings,
 )
@@ -469,7 +469,7 @@ def _power_of_two(bits: int) -> _Fields:
 
 def softmax_steps(context: CodegenContext, layer: SoftmaxLayer) -> list[TileStep]:
     """Generate the steps of a softmax."""
-    return (AcrossSteps if layer.across else SoftmaxSteps)(context, layer).steps()
+    return across_steps(context, layer) if layer.across else SoftmaxSteps(context, layer).steps()
 
 
 KIND = LayerKind(

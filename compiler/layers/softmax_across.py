@@ -1,15 +1,16 @@
 """Softmax over a dimension before others: a lane is a row of the softmax, and nothing is transposed.
 
 Maxima and sums of exponentials are those of rows of the tensor, lane by lane, and the reciprocals of N sums are
-computed together (docs/compiler.md, "Softmax over other dimensions than the last one").
+computed together (docs/compiler.md, "Softmax over other dimensions than the last one"). A softmax over two elements is
+a function of their difference.
 """
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from compiler.ir.tensor import Tensor
 from compiler.kernel_library.reduce import softmax_exponentials, softmax_tables
 from compiler.layers.lowering_context import EIGHT_BITS
 from compiler.layers.tile_pipeline import STAGGERED_PASS_CYCLES, TilePipeline, even_tiles
-from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings
+from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings, stream_cycles
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
@@ -37,7 +38,7 @@ _Fields = dict[str, int | BufferRef]
 
 #: Elements of a row over which a softmax over the columns of an image is computed, and fewest channels of the image;
 #: other rows are transposed. Longer rows would need a more accurate reciprocal.
-_ACROSS_ELEMENTS, _ACROSS_CHANNELS = range(2, 513), 64
+_ACROSS_ELEMENTS, _ACROSS_CHANNELS = range(2, 513), 16
 #: Bits of reciprocals for the products of FUSE, whose operands have 18 bits with a sign, and fraction of their factors.
 _RECIPROCAL_BITS = 16
 #: Bits by which a reciprocal becomes the multiplier of the results.
@@ -136,17 +137,72 @@ class Reciprocals:
         """
         return 3 + 2 * (2 * self.iterations + 4) + 1 + 4
 
-    def exponent(self, bits: int) -> int:
-        """Return the exponent of the results, given the binary logarithm of their scale."""
-        return 31 - (_RECIPROCAL_BITS + self.low + _MULTIPLIER_BITS) - bits
+    @property
+    def dropped(self) -> int:
+        """Number of bits that a sum loses."""
+        return 0
+
+
+#: Bits of a sum within a segment of the table of `SeriesReciprocals`.
+_SEGMENT_BITS = 18
+#: Largest ratio of sums for which the relative deviation in a segment is at most 2**-5, and its fourth power 2**-20.
+_MAX_SERIES_RATIO = 15
+
+
+@dataclass(frozen=True)
+class SeriesReciprocals:
+    """Reciprocals of the sums of exponentials, several at a time: a wide table of 256 entries, and a power series.
+
+    A sum s is rounded to i * 2**_SEGMENT_BITS, where i is the index of the table. The difference is the low bits of the
+    sum as a signed number, the only ones of an operand that FUSE multiplies. With their product e with the reciprocal
+    of the rounded sum, 1 / s is this reciprocal times 1 - e + e**2 - e**3, so that e**4 is lost.
+
+    Parameters
+    ----------
+    sums : Reciprocals
+        Range of the sums, which lose `dropped` bits, so that the largest index is below 256.
+    """
+
+    sums: Reciprocals
+
+    @property
+    def dropped(self) -> int:
+        """Number of bits that a sum loses."""
+        largest = 255 << _SEGMENT_BITS
+        return max(math.ceil(math.log2((self.sums.ratio << self.sums.low) / largest)), 0)
+
+    @property
+    def low(self) -> int:
+        """Binary logarithm of the smallest sum."""
+        return self.sums.low - self.dropped
+
+    @property
+    def table(self) -> NDArray[np.int16]:
+        """Reciprocals by index, as halves of a wide table."""
+        bits = _RECIPROCAL_BITS + _MULTIPLIER_BITS + self.low - _SEGMENT_BITS
+        index = np.maximum(np.arange(256), 1 << self.low - _SEGMENT_BITS)
+        exact = np.rint(2.0**bits / index).astype(np.int64)
+        return np.stack([exact & 0xFFFF, exact >> 16]).astype(np.uint16).view(np.int16).reshape(-1)
+
+    @property
+    def commands(self) -> int:
+        """Number of FUSE commands that compute reciprocals, each of which waits for the previous one."""
+        return 8
+
+    @property
+    def cycles(self) -> int:
+        """FUSE cycles of N reciprocals: one for each of four commands, two for each of three products of two rows of
+        the accumulator, and four for a row of int32 in the scratchpad.
+        """
+        return 4 + 2 * 3 + 4
 
 
 #: Index of the table of approximate reciprocals, after those of the exponentials.
 _GUESS = 2
 
 
-def _across_reciprocals(layer: "SoftmaxLayer") -> tuple[Reciprocals, int, int]:
-    """Return the reciprocals, the multiplier of the sums in units of 2**-31, and the binary logarithm of the scale.
+def _across_reciprocals(layer: "SoftmaxLayer") -> tuple[Reciprocals | SeriesReciprocals, int, int]:
+    """Return the reciprocals, the multiplier of the sums in units of 2**-31, and the exponent of the results.
 
     The sums are multiplied by half the fraction of the result's scale, so that they have 30 bits.
     """
@@ -154,14 +210,10 @@ def _across_reciprocals(layer: "SoftmaxLayer") -> tuple[Reciprocals, int, int]:
     part = layer.step / 2.0**bits
     unit = int(softmax_exponentials(layer.scale, columns)[0]).bit_length() - 1
     whole = part == 1
-    return (
-        Reciprocals(
-            unit - 2 + whole,
-            columns << (not whole),
-        ),
-        round(part * (1 << 30)),
-        bits + 1,
-    )
+    sums = Reciprocals(unit - 2 + whole, columns << (not whole))
+    exponent = 31 - (_RECIPROCAL_BITS + sums.low + _MULTIPLIER_BITS) - (bits + 1)
+    found = SeriesReciprocals(sums) if sums.ratio <= _MAX_SERIES_RATIO else sums
+    return found, round(part * (1 << 30)), exponent
 
 
 def _across_row_cycles(layer: "SoftmaxLayer") -> int:
@@ -216,6 +268,9 @@ def _across_tiling(layer: "SoftmaxLayer", n: int, rows: int) -> AcrossTiling:
 def across_tilings(context: TilingContext, layer: "SoftmaxLayer") -> Tilings:
     """Yield the tilings of a softmax over columns."""
     config, x = context.config, layer.shapes[layer.x]
+    if x.w == _PAIR:
+        yield from _pair_tilings(context, layer)
+        return
     total = _across_tiling(layer, config.n, 1).of_image * x.h
     moved = _ACROSS_BUFFERS * (not context.x_on_chip) + 2 * (not context.y_on_chip)
     limit = min(config.param_slots, context.acc_rows // (_MAXIMA + _WORK_ROWS))
@@ -232,6 +287,40 @@ def across_tilings(context: TilingContext, layer: "SoftmaxLayer") -> Tilings:
             )
 
 
+#: Elements of a row of which the softmax is a function of their difference, and FUSE cycles of N such rows: two for the
+#: differences, and two for each element. Numbers of commands of a tile, and of tiles of differences.
+_PAIR, _PAIR_CYCLES, _PAIR_COMMANDS, _DIFFERENCES = 2, 6, 5, 2
+
+
+def _pair_tilings(context: TilingContext, layer: "SoftmaxLayer") -> Tilings:
+    """Yield the tilings of a softmax over two columns."""
+    config, x = context.config, layer.shapes[layer.x]
+    total = _across_tiling(layer, config.n, 1).of_image * x.h
+    for rows in cuts(total):
+        images, channels = _across_tiling(layer, config.n, rows).size
+        for buffers in _PAIR_BUFFERS:
+            size = images * x.w * channels + config.n
+            used = size * (buffers * (not context.x_on_chip) + 2 * (not context.y_on_chip))
+            if rows * _DIFFERENCES > context.acc_rows or used > context.free:
+                continue
+            work = rows * _PAIR_CYCLES * config.fuse_rate + _PAIR_COMMANDS * STAGGERED_PASS_CYCLES
+            load, store = (
+                0.0 if here else float(rows * x.w) for here in (context.x_on_chip, context.y_on_chip)
+            )
+            yield (
+                stream_cycles(
+                    context, ceil_div(total, rows), load, work / config.fuse_rate, store, buffers - 1
+                ),
+                LayerSchedule(rows=rows, x_buffers=buffers, on_chip=context.y_on_chip),
+            )
+            break
+
+
+#: Numbers of buffers of the input of a softmax over two columns; the first pass over a tile precedes the others over
+#: the tile before.
+_PAIR_BUFFERS = (4, 3, 2)
+
+
 def _across_commands(layer: "SoftmaxLayer") -> int:
     """Return the number of FUSE commands of a tile, without the parts of the maxima."""
     return layer.passes + 3 + _across_reciprocals(layer)[0].commands
@@ -242,9 +331,20 @@ def across_tile_model(layer: "SoftmaxLayer", s: LayerSchedule, context: LayerCon
     x, n = layer.shapes[layer.x], context.config.n
     tiling = _across_tiling(layer, n, s.rows)
     images, channels = tiling.size
+    beats = [0.0 if here else float(x.w) for here in (context.x_on_chip, context.y_on_chip)]
+    if x.w == _PAIR:
+        return even_tiles(
+            s,
+            tiling.of_image * x.h,
+            images * ceil_div(channels, n),
+            lambda start, count: [("x", start, count * beats[0])] if beats[0] else [],
+            lambda count: count * _PAIR_CYCLES + _PAIR_COMMANDS * STAGGERED_PASS_CYCLES,
+            lambda count: count * beats[1],
+            _PAIR_COMMANDS,
+            _PAIR,
+        )
     commands, of_row = _across_commands(layer), _across_row_cycles(layer)
     # Reciprocals of four bytes are stored and loaded.
-    beats = [0.0 if here else float(x.w) for here in (context.x_on_chip, context.y_on_chip)]
     return even_tiles(
         s,
         tiling.of_image * x.h,
@@ -261,15 +361,10 @@ def across_tile_model(layer: "SoftmaxLayer", s: LayerSchedule, context: LayerCon
 _Begun = tuple[BufferRef, int, BufferRef]
 
 
-class AcrossSteps:
-    """Code generator of a softmax over the columns of images; a lane is a row of the softmax.
+class _TiledSteps:
+    """Tiles of a softmax over the columns of images, and the buffers of their elements and results."""
 
-    Each tile takes three passes: maxima, sums of exponentials, and results. The reciprocals of the sums are stored, and
-    loaded to parameter slots as multipliers of the results. The maxima of the next tile are computed in parts between
-    the commands that compute reciprocals, each of which waits for the results of the previous one.
-    """
-
-    def __init__(self, context: CodegenContext, layer: "SoftmaxLayer"):
+    def __init__(self, context: CodegenContext, layer: "SoftmaxLayer", least: int):
         self.context, self.layer, self.n = context, layer, context.config.n
         self.x, self.y = context.layouts[layer.x], context.layouts[layer.y]
         shape, name, s = layer.shapes[layer.x], layer.name, context.schedule
@@ -277,45 +372,14 @@ class AcrossSteps:
         tiling = _across_tiling(layer, self.n, s.rows)
         self.tiles = list(tiling.tiles())
         images, channels = tiling.size
-        rows, size = images * ceil_div(channels, self.n), images * self.columns * channels
-        buffer = CircularBuffer(
-            BufferMemory.SP, f"{name}.x", size + self.n, min(max(s.x_buffers, _MAXIMA), len(self.tiles))
+        #: Maximum number of rows of N channels of a tile.
+        self.rows = images * ceil_div(channels, self.n)
+        size = images * self.columns * channels
+        count = min(max(s.x_buffers, least), len(self.tiles))
+        self.loaded = TileBuffers(
+            CircularBuffer(BufferMemory.SP, f"{name}.x", size + self.n, count), self._load
         )
-        self.loaded = TileBuffers(buffer, self._load)
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, s.y_buffers)
-        self.maxima = BufferRotation(BufferMemory.ACC, f"{name}.rows", rows, _MAXIMA)
-        work = BufferRotation(BufferMemory.ACC, f"{name}.sums", rows, _WORK_ROWS)
-        self.work = [work.next() for _ in range(_WORK_ROWS)]
-        self.found = BufferRotation(BufferMemory.SP, f"{name}.reciprocals", 4 * self.n * rows, 2)
-        self.passed = BufferRotation(BufferMemory.DRAM, f"{name}.passed", 4 * self.n * rows, _IN_TRANSIT)
-        self.slots = BufferRotation(
-            BufferMemory.SLOT, f"{name}.slots", rows, max(min(_SLOTS, context.config.param_slots // rows), 1)
-        )
-        self.rows = rows
-        self.reciprocals, self.part, bits = _across_reciprocals(layer)
-        self.exponent = self.reciprocals.exponent(bits)
-        exponentials = softmax_tables(layer.scale, self.columns).reshape(-1)
-        self.tables = Tables(context, name, np.concatenate([exponentials, self.reciprocals.table]))
-
-    def steps(self) -> list[TileStep]:
-        """Generate the steps of all tiles."""
-        out = [TileStep()]
-        begun, ready = self._begin(out[0], 0)
-        out[0].fuse += begun
-        last: tuple[int, _Begun, BufferRef] | None = None
-        for number in range(len(self.tiles)):
-            step = TileStep() if number else out[0]
-            if number:
-                out.append(step)
-            now, begun = ready, []
-            if number + 1 < len(self.tiles):
-                begun, ready = self._begin(step, number + 1)
-            passed = self._multipliers(step, number, now, begun)
-            if last is not None:
-                out.append(self._results(*last))
-            last = number, now, passed
-        assert last is not None
-        return [*out, self._results(*last)]
 
     def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
         image, channel, images, width = self.tiles[key]  # type: ignore[index]
@@ -329,26 +393,220 @@ class AcrossSteps:
             return {"len": images * self.columns * width}
         return {"len": width, "y_count": self.columns, "dram_y": self.channels, f"{side}_y": width}
 
-    def _begin(self, step: TileStep, number: int) -> tuple[list[Command], _Begun]:
-        """Return the commands that compute the maxima of a tile, in parts, and the tile; `step` loads it."""
-        image, channel, images, width = self.tiles[number]
+    def _elements(self, step: TileStep, number: int) -> tuple[BufferRef, int]:
+        """Return the address of the elements of a tile, and the distance between columns; add their load to a step."""
+        image, channel, _, width = self.tiles[number]
         if self.x.on_chip:
-            x, pitch = self.x.element(image * self.columns * self.channels + channel, 1), self.channels
-        else:
-            x, pitch = self.loaded.get(number, step), width
-        maxima, of_image, n = self.maxima.next(), ceil_div(width, self.n), self.n
-        parts = self.reciprocals.commands if number else 1
+            return self.x.element(image * self.columns * self.channels + channel, 1), self.channels
+        return self.loaded.get(number, step), width
+
+    def _made(self, number: int) -> tuple[BufferRef, BufferRef, int]:
+        """Return the addresses of the results of a tile in y and in the scratchpad, and the distance of its columns."""
+        image, channel, _, width = self.tiles[number]
+        target = self.y.element(image * self.columns * self.channels + channel, 1)
+        return (target, target, self.channels) if self.y.on_chip else (target, self.out.next(), width)
+
+    def _store(self, step: TileStep, number: int, target: BufferRef, source: BufferRef) -> None:
+        """Add the store of the results of a tile to a step, unless they stay in the scratchpad."""
+        if not self.y.on_chip:
+            *_, images, width = self.tiles[number]
+            lines = self._lines(images, width, "src")
+            step.stores.append(self.context.command(Unit.STORE, dram=target, src=source, **lines))
+
+
+class TwoElementSteps(_TiledSteps):
+    """Code generator of a softmax over two columns, a logistic function of the difference of the elements.
+
+    The differences of a tile are computed before the results of the tile before it, so that no pass waits for them. A
+    table has 256 entries, but there are 511 differences: a result is the sum of a function of the differences that are
+    not negative and of a function of the others.
+    """
+
+    def __init__(self, context: CodegenContext, layer: "SoftmaxLayer"):
+        super().__init__(context, layer, _PAIR)
+        self.differences = BufferRotation(BufferMemory.ACC, f"{layer.name}.rows", self.rows, _DIFFERENCES)
+        differences = np.arange(-255, 256)
+        exact = 1 / (1 + np.exp(-layer.scale * differences.astype(np.float64)))
+        results = np.clip(np.rint(exact / layer.step) + layer.y_zp, *layer.clip)
+        halves = np.zeros((_PAIR, 256), np.int64)
+        halves[0, differences[255:]] = results[255:]
+        halves[1, differences[:255] & 255] = results[:255] - results[255]
+        self.tables = Tables(context, layer.name, halves.reshape(-1).astype(np.int16))
+
+    def steps(self) -> list[TileStep]:
+        """Generate the steps of all tiles."""
+        out = [TileStep()]
+        ready = self._differences(out[0], 0)
+        for number in range(len(self.tiles)):
+            if len(self.tiles) > 1:
+                out.append(TileStep())
+            current = ready
+            if number + 1 < len(self.tiles):
+                ready = self._differences(out[-1], number + 1)
+            self._results(out[-1], number, current)
+        return out
+
+    def _differences(self, step: TileStep, number: int) -> BufferRef:
+        """Add the differences of the elements of a tile to a step; return their address in the accumulator."""
+        x, pitch = self._elements(step, number)
+        *_, images, width = self.tiles[number]
+        dtype, to, of_image = (
+            self.layer.shapes[self.layer.x].dtype,
+            self.differences.next(),
+            ceil_div(width, self.n),
+        )
+        source = FUSE_SRC.pack(a_src=1, a_dtype=dtype, b_src=BSource.SP, b_dtype=dtype, op=Op.SUB)
+        counts = {"n_count": images, "y_count": of_image, "u_y": 1}
+        steps = {
+            "a_n": _PAIR * pitch,
+            "a_u": self.n,
+            "b_n": _PAIR * pitch,
+            "b_y": self.n,
+            "d_n": of_image,
+            "d_y": 1,
+        }
+        bases = {"a_base": x, "b_base": x.plus(pitch), "d_base": to}
+        step.fuse.append(self.context.command(Unit.FUSE, **counts, **steps, **bases, src=source))
+        return to
+
+    def _results(self, step: TileStep, number: int, differences: BufferRef) -> None:
+        """Add the results of a tile to a step: for both columns the first parts, then the sums with the second ones."""
+        *_, images, width = self.tiles[number]
+        of_image, dtype = ceil_div(width, self.n), self.layer.shapes[self.layer.y].dtype
+        target, y, pitch = self._made(number)
+        low, high = self.layer.clip
+        for half in range(_PAIR):
+            stage = {"table": 1, "d_dst": 1, "d_dtype": dtype, "tail_dim": FUSE_DIMS.index("y")}
+            stage |= {"residual": 1, "r_dtype": dtype, "r_raw": 1} if half else {}
+            word = self.tables.word(step, half, **stage)
+            for column in range(_PAIR):
+                to = y.plus(column * pitch)
+                fields: _Fields = {"a_base": differences, "a_n": of_image, "a_u": 1, "u_y": 1}
+                fields |= {"mult": -1 if column else 1, "shifts": bytes_word(_SAME)}
+                fields |= {"clip_lo": -255, "clip_hi": 0} if half else {"clip_lo": 0, "clip_hi": 255}
+                fields |= {"d_base": to, "d_n": _PAIR * pitch, "d_y": self.n}
+                if half:
+                    fields |= {"r_base": to, "r_n": _PAIR * pitch, "r_y": self.n}
+                    fields |= {"x_mult": 1, "r_mult": 1, "o_mult": 1, "r_shifts": bytes_word(0, 0, _SAME)}
+                    fields |= {"r_lo": low, "r_hi": high}
+                step.fuse.append(
+                    self.context.command(
+                        Unit.FUSE,
+                        src=FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE),
+                        stage=word,
+                        n_count=images,
+                        y_count=of_image,
+                        lanes_tail=(width - 1) % self.n + 1,
+                        **fields,
+                    )
+                )
+        self._store(step, number, target, y)
+
+
+#: Exponent with which a multiplier of 1 leaves a value unchanged.
+_SAME = 31
+
+
+class _Difference(NamedTuple):
+    """Reciprocals as the difference of two rows of the accumulator.
+
+    Parameters
+    ----------
+    rows : (BufferRef, BufferRef)
+        Addresses of the rows.
+    source : int
+        First half of the fuse word that computes the difference.
+    factor : int
+        Factor of the first row.
+    """
+
+    rows: tuple[BufferRef, BufferRef]
+    source: int
+    factor: int = 0
+
+
+#: Cycles that a command waits for the results of the one before it. Results of the previous tile, too, fill such gaps
+#: if they would not wait for their multipliers: cycles until these have passed through DRAM, and cycles per row of the
+#: commands before the first results.
+_GAP_CYCLES, _ROUND_TRIP, _OF_ROW = 50, 400, 6
+#: Bits by which the reciprocals of a wide table are rounded to become factors.
+_NEAR_BITS = 15
+
+
+class AcrossSteps(_TiledSteps):
+    """Code generator of a softmax over the columns of images; a lane is a row of the softmax.
+
+    Each tile takes three passes: maxima, sums of exponentials, and results. The reciprocals of the sums are stored, and
+    loaded to parameter slots as multipliers of the results. The maxima of the next tile, and if these are few the
+    results of the previous one, are computed in parts between the commands that compute reciprocals, each of which
+    waits for the results of the previous one.
+    """
+
+    def __init__(self, context: CodegenContext, layer: "SoftmaxLayer"):
+        super().__init__(context, layer, _MAXIMA)
+        name, rows = layer.name, self.rows
+        self.maxima = BufferRotation(BufferMemory.ACC, f"{name}.rows", rows, _MAXIMA)
+        work = BufferRotation(BufferMemory.ACC, f"{name}.sums", rows, _WORK_ROWS)
+        self.work = [work.next() for _ in range(_WORK_ROWS)]
+        self.found = BufferRotation(BufferMemory.SP, f"{name}.reciprocals", 4 * self.n * rows, 2)
+        self.passed = BufferRotation(BufferMemory.DRAM, f"{name}.passed", 4 * self.n * rows, _IN_TRANSIT)
+        self.slots = BufferRotation(
+            BufferMemory.SLOT, f"{name}.slots", rows, max(min(_SLOTS, context.config.param_slots // rows), 1)
+        )
+        self.reciprocals, self.part, self.exponent = _across_reciprocals(layer)
+        exponentials = softmax_tables(layer.scale, self.columns).reshape(-1)
+        self.tables = Tables(context, name, np.concatenate([exponentials, self.reciprocals.table]))
+
+    def steps(self) -> list[TileStep]:
+        """Generate the steps of all tiles."""
+        out = [TileStep()]
+        begun, ready = self._begin(out[0], 0, 1)
+        out[0].fuse += begun
+        last: tuple[int, _Begun, BufferRef] | None = None
+        gaps = self.reciprocals.commands
+        work = self.rows * self.columns
+        spread = work < gaps * _GAP_CYCLES and work + _OF_ROW * self.rows >= _ROUND_TRIP
+        for number in range(len(self.tiles)):
+            if number:
+                out.append(TileStep())
+            step, now, between = out[-1], ready, list[Command]()
+            both = spread and last is not None
+            if number + 1 < len(self.tiles):
+                between, ready = self._begin(step, number + 1, ceil_div(gaps, 2) if both else gaps)
+            if last is not None and both:
+                between += self._results(step, *last, max(gaps - len(between), 1))
+            passed = self._multipliers(step, number, now, between)
+            if last is not None and not both:
+                out.append(TileStep())
+                out[-1].fuse += self._results(out[-1], *last, 1)
+            last = number, now, passed
+        assert last is not None
+        out.append(TileStep())
+        out[-1].fuse += self._results(out[-1], *last, 1)
+        return out
+
+    def _parts(self, number: int, count: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield the first image and row of N channels, and the number of images and rows, of at most `count` parts of a
+        tile.
+        """
+        *_, images, width = self.tiles[number]
+        of_image = ceil_div(width, self.n)
+        total = images if images > 1 else of_image
+        for start, size in pieces(total, ceil_div(total, count)):
+            yield (start, 0, size, of_image) if images > 1 else (0, start, 1, size)
+
+    def _begin(self, step: TileStep, number: int, parts: int) -> tuple[list[Command], _Begun]:
+        """Return the commands that compute the maxima of a tile, in parts, and the tile; `step` loads it."""
+        x, pitch = self._elements(step, number)
+        maxima, of_image, n = self.maxima.next(), ceil_div(self.tiles[number][-1], self.n), self.n
         stage = FUSE_STAGE.pack(reduce=Reduce.MAX)
         source = FUSE_SRC.pack(a_src=1, a_dtype=self.layer.shapes[self.layer.x].dtype)
         out = []
-        total = images if images > 1 else of_image
-        for start, count in pieces(total, ceil_div(total, parts)):
-            a, d = (start * self.columns * pitch, start * of_image) if images > 1 else (start * n, start)
-            sizes = (count, of_image) if images > 1 else (1, count)
-            walk = self._reduction(x.plus(a), pitch, *sizes) | {"d_n": of_image}
-            out.append(
-                self.context.command(Unit.FUSE, **walk, src=source, stage=stage, d_base=maxima.plus(d))
-            )
+        for image, row, images, rows in self._parts(number, parts):
+            first = x.plus(image * self.columns * pitch + row * n)
+            walk = self._reduction(first, pitch, images, rows) | {"d_n": of_image}
+            to = maxima.plus(image * of_image + row)
+            out.append(self.context.command(Unit.FUSE, **walk, src=source, stage=stage, d_base=to))
         return out, (x, pitch, maxima)
 
     def _reduction(self, x: BufferRef, pitch: int, images: int, rows: int) -> _Fields:
@@ -372,10 +630,10 @@ class AcrossSteps:
         word = self.tables.word(
             step, table=1, table_wide=1, reduce=Reduce.SUM, post=Post.SCALE, post_rounding=Rounding.SINGLE
         )
-        sums, factors, high, first, second, product = self.work
-        fields = self._reduction(x, pitch, images, of_image) | {"d_n": of_image, "d_base": sums}
+        fields = self._reduction(x, pitch, images, of_image) | {"d_n": of_image, "d_base": self.work[0]}
         fields |= {"src": self._less(), "stage": word, "b_base": maxima, "b_y": 1, "b_n": of_image}
-        step.fuse.append(self.context.command(Unit.FUSE, **fields, post_mult=self.part))
+        scale = {"post_mult": self.part, "post_shift": -self.reciprocals.dropped}
+        step.fuse.append(self.context.command(Unit.FUSE, **fields, **scale))
 
         def add(to: BufferRef, a: BufferRef, b: BufferRef | None = None, /, **more: int | BufferRef) -> None:
             walk: _Fields = {"y_count": rows, "a_u": 1, "u_y": 1, "d_y": 1, "a_base": a, "d_base": to}
@@ -386,9 +644,56 @@ class AcrossSteps:
         def wait() -> None:
             step.fuse.extend(islice(others, 1))
 
-        made = self.reciprocals
-        scaled = FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE)
         wait()
+        if isinstance(self.reciprocals, SeriesReciprocals):
+            terms = self._series(step, self.reciprocals, add, wait)
+        else:
+            terms = self._iterations(step, self.reciprocals, add, wait)
+        step.fuse += others
+        found, passed = self.found.next(), self.passed.next()
+        stage = FUSE_STAGE.pack(d_dst=1, d_dtype=Dtype.I32)
+        add(found, *terms.rows, src=terms.source, stage=stage, mult=terms.factor, d_y=4 * self.n)
+        step.stores.append(self.context.command(Unit.STORE, dram=passed, src=found, len=4 * self.n * rows))
+        return passed
+
+    def _series(
+        self, step: TileStep, made: SeriesReciprocals, add: Callable[..., None], wait: Callable[[], None]
+    ) -> "_Difference":
+        """Add the commands that compute the terms of reciprocals by a power series, and return the last two terms."""
+        sums, whole, near, error, power, product = self.work
+        scaled = FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE)
+        biased = FUSE_SRC.pack(bias_en=1, requant=Requant.IMM, rounding=Rounding.SINGLE)
+        multiplied = FUSE_SRC.pack(b_src=BSource.ACC, op=Op.MUL)
+        one = 1 << _RECIPROCAL_BITS
+        # Fractional bits of the error, which has 17 bits and a sign.
+        bits = made.low - 1
+        index = {"mult": 1 << 30, "shifts": bytes_word(1 - _SEGMENT_BITS), "clip_lo": 0, "clip_hi": 255}
+        table = self.tables.word(step, _GUESS, table=1, table_wide=1)
+        add(whole, sums, src=scaled, stage=table, **index)
+        wait()
+        add(near, whole, src=scaled, mult=1 << 30, shifts=bytes_word(1 - _NEAR_BITS))
+        wait()
+        shift = _RECIPROCAL_BITS + _MULTIPLIER_BITS + made.low - _NEAR_BITS - bits
+        add(error, sums, near, src=multiplied, op_shift=shift)
+        wait()
+        # The factor 1 - e + e ** 2 is the square of e - 1 / 2, plus 3 / 4.
+        half = {"bias": -(1 << bits - 1), "mult": 1 << 30, "shifts": bytes_word(1 + _RECIPROCAL_BITS - bits)}
+        add(power, error, src=biased, **half)
+        wait()
+        squared = FUSE_SRC.pack(op=Op.SQUARE, bias_en=1)
+        add(power, power, src=squared, op_shift=_RECIPROCAL_BITS, bias=one * 3 // 4)
+        wait()
+        add(error, error, power, src=multiplied, op_shift=_RECIPROCAL_BITS)
+        wait()
+        add(product, error, near, src=multiplied, op_shift=bits - _NEAR_BITS)
+        return _Difference((whole, product), FUSE_SRC.pack(b_src=BSource.ACC, op=Op.SUB))
+
+    def _iterations(
+        self, step: TileStep, made: Reciprocals, add: Callable[..., None], wait: Callable[[], None]
+    ) -> "_Difference":
+        """Add the commands that compute the terms of reciprocals by iterations, and return the last two terms."""
+        sums, factors, high, first, second, product = self.work
+        scaled = FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE)
         mult, exponent = quantize_multiplier(made.index_scale)
         guess = self.tables.word(step, _GUESS, table=1, post=Post.SCALE, post_rounding=Rounding.SINGLE)
         index = {"mult": mult, "shifts": bytes_word(exponent), "clip_lo": 0, "clip_hi": 255}
@@ -422,21 +727,8 @@ class AcrossSteps:
         wait()
         shift = made.low + _RECIPROCAL_BITS - 2 * _MULTIPLIER_BITS
         add(product, first, high, src=FUSE_SRC.pack(**multiplied), op_shift=shift)
-        step.fuse += others
-        found, passed = self.found.next(), self.passed.next()
-        last = {"b_src": BSource.ACC, "op": Op.MUL_SUB}
-        stage = FUSE_STAGE.pack(d_dst=1, d_dtype=Dtype.I32)
-        add(
-            found,
-            first,
-            product,
-            src=FUSE_SRC.pack(**last),
-            stage=stage,
-            mult=1 << _MULTIPLIER_BITS,
-            d_y=4 * self.n,
-        )
-        step.stores.append(self.context.command(Unit.STORE, dram=passed, src=found, len=4 * self.n * rows))
-        return passed
+        last = FUSE_SRC.pack(b_src=BSource.ACC, op=Op.MUL_SUB)
+        return _Difference((first, product), last, 1 << _MULTIPLIER_BITS)
 
     def _slots(self, step: TileStep, number: int, rows: int, passed: BufferRef) -> BufferRef:
         """Add the loads of the multipliers of a tile to a step; return the address of their slots.
@@ -456,14 +748,16 @@ class AcrossSteps:
         load(4 * n, rows, word=Space.PARAM, dram=passed, dram_y=4 * n, len=4 * n)
         return slots
 
-    def _results(self, number: int, tile: _Begun, passed: BufferRef) -> TileStep:
-        """Return the step of the results of a tile."""
-        step = TileStep()
-        (x, pitch, maxima), (image, channel, images, width) = tile, self.tiles[number]
-        of_image, n = ceil_div(width, self.n), self.n
+    def _results(
+        self, step: TileStep, number: int, tile: _Begun, passed: BufferRef, parts: int
+    ) -> list[Command]:
+        """Return the commands that compute the results of a tile, in parts; `step` loads the multipliers and stores the
+        results.
+        """
+        (x, pitch, maxima), (*_, images, width) = tile, self.tiles[number]
+        of_image, n, columns = ceil_div(width, self.n), self.n, self.columns
         slots = self._slots(step, number, images * of_image, passed)
-        start = image * self.columns * self.channels + channel
-        y, y_pitch = (self.y.element(start, 1), self.channels) if self.y.on_chip else (self.out.next(), width)
+        target, y, y_pitch = self._made(number)
         word = self.tables.word(
             step,
             table=1,
@@ -474,18 +768,37 @@ class AcrossSteps:
             d_dst=1,
             d_dtype=self.layer.shapes[self.layer.y].dtype,
         )
-        counts = {"n_count": images, "y_count": self.columns, "x_count": of_image}
-        steps = {"a_n": self.columns * pitch, "a_u": pitch, "u_y": 1, "a_v": n, "v_x": 1}
-        steps |= {"b_n": of_image, "b_x": 1, "d_n": self.columns * y_pitch, "d_y": y_pitch, "d_x": n}
-        fields: _Fields = {"a_base": x, "b_base": maxima, "d_base": y, "stage": word, "src": self._less()}
+        steps = {
+            "a_n": columns * pitch,
+            "a_u": pitch,
+            "u_y": 1,
+            "a_v": n,
+            "v_x": 1,
+            "p_x": 1,
+            "p_n": of_image,
+        }
+        steps |= {"b_n": of_image, "b_x": 1, "d_n": columns * y_pitch, "d_y": y_pitch, "d_x": n}
         limits = dict(zip(("post_lo", "post_hi"), self.layer.clip, strict=True))
-        parameters: _Fields = {"p_base": slots, "p_x": 1, "p_n": of_image, "post_zp": self.layer.y_zp}
-        tail = {"lanes_tail": (width - 1) % n + 1}
-        step.fuse.append(
-            self.context.command(Unit.FUSE, **counts, **steps, **fields, **limits, **parameters, **tail)
-        )
-        if not self.y.on_chip:
-            lines = self._lines(images, width, "src")
-            target = self.y.element(start, 1)
-            step.stores.append(self.context.command(Unit.STORE, dram=target, src=y, **lines))
-        return step
+        out = []
+        for image, row, count, rows in self._parts(number, parts):
+            at = image * of_image + row
+            fields: _Fields = {
+                "n_count": count,
+                "y_count": columns,
+                "x_count": rows,
+                "a_base": x.plus(image * columns * pitch + row * n),
+                "b_base": maxima.plus(at),
+                "p_base": slots.plus(at),
+                "d_base": y.plus(image * columns * y_pitch + row * n),
+                "lanes_tail": (width - 1) % n + 1 if row + rows == of_image else n,
+            }
+            more = {"stage": word, "src": self._less(), "post_zp": self.layer.y_zp}
+            out.append(self.context.command(Unit.FUSE, **fields, **steps, **limits, **more))
+        self._store(step, number, target, y)
+        return out
+
+
+def across_steps(context: CodegenContext, layer: "SoftmaxLayer") -> list[TileStep]:
+    """Generate the steps of a softmax over the columns of images."""
+    kind = TwoElementSteps if layer.shapes[layer.x].w == _PAIR else AcrossSteps
+    return kind(context, layer).steps()

@@ -13,7 +13,8 @@ from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div, cuts
 from hw.isa.enums import DTYPE_BYTES
 
-#: Number of simulated tiles of a longer pipeline; the rate of the last ones is extrapolated to the other tiles.
+#: Number of simulated tiles of a longer pipeline, or more for two periods; the rate of the last ones is extrapolated to
+#: the other tiles.
 _SIMULATED_TILES, RATE_TILES = 32, 16
 #: Maximum number of the other tiles whose work is counted.
 _COUNTED_TILES = 1000
@@ -208,10 +209,10 @@ def simulate_pipeline(
     turn = result = 0
     pending: deque[tuple[float, float]] = deque()
     arrivals: deque[float] = deque(maxlen=_LOAD_COMMANDS)
-    limit = pipeline.count if pipeline.count <= MAX_SIMULATED_TILES else _SIMULATED_TILES
+    limit = max(_SIMULATED_TILES, 2 * pipeline.period)
+    if pipeline.count <= max(limit, MAX_SIMULATED_TILES):
+        limit = pipeline.count
     window = max(RATE_TILES // pipeline.period, 1) * pipeline.period
-    if window >= limit:
-        window = RATE_TILES
     tiles = iter(pipeline.tiles)
     for tile in islice(tiles, limit):
         ready, used = 0.0, []
@@ -270,7 +271,7 @@ def simulate_pipeline(
     tail = end - array if work[0] else 0.0
     if pipeline.count > followed:  # extrapolate the last simulated tiles
         recent = [all_ - first for all_, first in zip(work, then, strict=True)]
-        rest, last_load = _rest(pipeline, tiles, buffers, beat, fuse_rate)
+        rest, last_load = _rest(pipeline, tiles, buffers, beat, fuse_rate, pipeline.count - followed)
         busy = max(recent[0], recent[1], recent[2] + recent[3])
         if busy > 0:
             end += (end - half) * max(rest[0], rest[1], rest[2] + rest[3]) / busy
@@ -296,8 +297,9 @@ def _rest(
     buffers: dict[str, dict[object, list[float]]],
     beat: float,
     fuse_rate: int,
+    left: int,
 ) -> tuple[list[float], float]:
-    """Return the work of the tiles that are not simulated, and a lower bound on their time.
+    """Return the work of the `left` tiles that are not simulated, and a lower bound on their time.
 
     The work consists of cycles of the units, and commands. The bound is the time of the bus until the last load, if
     all stores of earlier tiles precede it, and of the busiest unit from then on: during that time, nothing is left to
@@ -305,7 +307,6 @@ def _rest(
     """
     work = [0.0] * 5
     then, at = list(work), 0.0
-    left = pipeline.count - _SIMULATED_TILES
     for tile in islice(tiles, _COUNTED_TILES):
         for name, key, beats in tile.loads:
             buffer = buffers[name]

@@ -21,7 +21,7 @@ from compiler.layers.lowering_context import (
     image_of,
     is_unary,
 )
-from compiler.layers.matmul import transposes_around
+from compiler.layers.matmul import nodes_around
 from compiler.layers.move import concat, reshape
 from compiler.layers.registry import LOWERINGS
 from compiler.reference import Kernels, evaluate
@@ -86,13 +86,13 @@ def fuse_epilogues(graph: Graph) -> tuple[tuple[str, ...], ...]:
 
     The low bytes' product of an int16 activation is fused with the addition of the high bytes' product instead.
 
-    A product of activations is also fused with the surrounding transposes.
+    A product of activations is fused with the surrounding transposes, a function and an addition.
     """
     taken: set[str] = set()
     out = []
     for node in reversed(list(graph)):
         if node.op == "matmul":
-            names = tuple(name for name in transposes_around(graph, node) if name not in taken)
+            names = nodes_around(graph, node, taken)
             taken.update(names)
             if len(names) > 1:
                 out.append(names)
@@ -212,7 +212,7 @@ def refusal(graph: Graph, nodes: Group) -> str:
 
 def _refused_around(graph: Graph, product: Node, nodes: Group) -> str:
     """Return the reason why nodes cannot be fused with a product of activations; an empty string if they can."""
-    names, fusible = {node.name for node in nodes}, transposes_around(graph, product)
+    names, fusible = {node.name for node in nodes}, nodes_around(graph, product)
     for node in nodes:
         neighbours = [graph.producer(name) for name in node.inputs] + graph.consumers(graph.out(node).name)
         adjacent = any(each is not None and each.name in names for each in neighbours)

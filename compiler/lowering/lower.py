@@ -180,8 +180,20 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str, config: MlaConfi
             out.layers += IN_PLACE[op](out, lowering) if op in IN_PLACE else [LOWERINGS[op].lower(lowering)]
         except UnsupportedLoweringError as error:
             out.refused |= {node.name: str(error) for node in nodes}
+    _remove_unread(out)
     _compute_beside_products(out, config)
     return out
+
+
+def _remove_unread(out: LoweredNetwork) -> None:
+    """Remove layers whose results no layer reads, because a product reads their operands in place."""
+    needed = {out.root(name) for name in out.graph.outputs}
+    read: list[Layer] = []
+    for layer in reversed(out.layers):
+        if out.root(layer.y) in needed:
+            needed |= {out.root(name) for name in layer.inputs}
+            read.insert(0, layer)
+    out.layers = read
 
 
 #: Number of layers between a depthwise convolution and a product beside which FUSE may compute it.

@@ -73,7 +73,8 @@ STABLE = {
     ),
     "Limits": "sp_bytes acc_bytes dram_bytes",
     "MatmulLayer": (
-        "name nodes ops x y shapes macs batch a b out transposed size mult exponent rounding clip table bands"
+        "name nodes ops x y shapes macs batch a b out transposed size mult exponent rounding clip table bands "
+        "residual summand"
     ),
     "Measurement": "cycles layers energy_uj dram_bytes exact floor test_inputs",
     "MlaConfig": (
@@ -85,7 +86,7 @@ STABLE = {
     "NetworkState": "input output initial",
     "Node": "name op inputs outputs attributes bodies",
     "NormLayer": "name nodes ops x y shapes macs batch centred x_zp epsilon bias mult exponent power unit "
-    "y_zp clip",
+    "y_zp clip factor",
     "NodeLimit": "node share",
     "Op": "PASS ADD SUB MUL SQUARE MUL_SUB",
     "Options": (

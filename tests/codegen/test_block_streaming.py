@@ -10,7 +10,7 @@ import pytest
 
 from compiler.api import compile
 from compiler.initial_schedule.block_streaming import apply, attentions, streaming_pairs
-from compiler.initial_schedule.initial import attention_tilings, tiling_contexts
+from compiler.initial_schedule.initial import attention_tilings, initial_schedule, tiling_contexts
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
 from compiler.options import CompileOptions, DramTiming
@@ -151,7 +151,7 @@ def test_streamed_result_does_not_cross_the_bus() -> None:
 
 
 def attention_networks(
-    target: str, shape: tuple[int, int, int, int], **form: bool
+    target: str, shape: tuple[int, int, int, int], **form: Any
 ) -> tuple[list[CompiledNetwork], dict[str, np.ndarray]]:
     """Return attention of (heads, rows, columns, depth), compiled for a target with some of the tilings that stream
     blocks of rows, and inputs.
@@ -196,13 +196,19 @@ ATTENTION = [
     ((2, 70, 70, 20), {"tokens": True}),
     ((1, 24, 200, 32), {}),
     ((4, 20, 25, 8), {"tokens": True}),
+    ((2, 33, 40, 16), {"mask": (1, 1, 1, 40)}),
+    ((3, 50, 17, 9), {"mask": (1, 1, 50, 17), "transpose": False}),
+    ((2, 70, 70, 20), {"mask": (70, 70), "tokens": True, "constant": True}),
+    ((3, 24, 100, 32), {"mask": (3, 24, 100)}),
+    ((4, 20, 25, 8), {"mask": (1, 4, 1, 25)}),
+    ((2, 20, 25, 8), {"mask": (3, 1, 1, 25), "batch": 3, "tokens": True}),
 ]
 
 
 @pytest.mark.parametrize("target", ["n4", "n8", "n16", "n32"])
 @pytest.mark.parametrize(("shape", "form"), ATTENTION, ids=str)
 def test_attention_is_streamed_in_blocks_of_rows(
-    target: str, shape: tuple[int, int, int, int], form: dict[str, bool]
+    target: str, shape: tuple[int, int, int, int], form: dict[str, Any]
 ) -> None:
     """Outputs equal those without streams, and no scores are in DRAM."""
     networks, inputs = attention_networks(target, shape, **form)
@@ -216,6 +222,26 @@ def test_attention_is_streamed_in_blocks_of_rows(
     assert plain.graph is not None
     (real,) = evaluate(plain.graph, inputs).values()
     assert np.abs(wanted.astype(int) - real.reshape(wanted.shape)).max() <= 2
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_masked_scores_equal_those_of_separate_layers(seed: int) -> None:
+    """Outputs of random attention, with masks of all broadcasts, equal those with one layer for each operator."""
+    rng = np.random.default_rng(seed)
+    batch, heads, rows, columns, depth = (int(rng.integers(1, high)) for high in (4, 5, 60, 90, 40))
+    mask = *(int(rng.choice([1, size])) for size in (batch, heads, rows)), columns
+    draft = Draft(rng)
+    form = {"batch": batch, "mask": mask, "constant": bool(rng.integers(2))}
+    y = attention(draft, heads, rows, columns, depth, **form)
+    graph, inputs = draft.graph.finish([y.name]), draft.random_inputs()
+    prepared = ModelCompiler(graph, load_target("n8"), OPTIONS)
+    (lowered,) = prepared.lowered(())
+    network = prepared.network()
+    separate = prepared.network(initial_schedule(network.config, lowered, ()))
+    print(f"seed {seed}: {y.shape}, {columns} columns, {form}, streams {streams(network)}")
+    assert len(network.layers) == 3 < len(separate.layers)
+    (found,), (wanted,) = outputs(network, inputs).values(), outputs(separate, inputs).values()
+    assert np.array_equal(found, wanted)
 
 
 @pytest.mark.parametrize(

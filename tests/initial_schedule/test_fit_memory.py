@@ -49,9 +49,9 @@ def test_residual_without_room_next_to_large_weights_moves_to_dram(rng: np.rando
     assert not all(each.on_chip for name, each in network.schedule.layers.items() if name != "n1")
 
 
-@pytest.mark.parametrize("columns", [256, 272])
+@pytest.mark.parametrize("columns", [256, 384])
 def test_parameters_of_a_norm_leave_slots_to_adjacent_layers(columns: int) -> None:
-    """The parameters of 256 columns would fill all slots of n4, and so would two parts of those of 272 columns."""
+    """The parameters of 256 columns would fill all slots of n4, and so would two parts of those of 384 columns."""
     draft = Draft(np.random.default_rng(columns))
 
     def dense(x: Tensor) -> Tensor:

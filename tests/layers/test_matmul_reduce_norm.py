@@ -10,13 +10,16 @@ import pytest
 from compiler.api import compile
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.layers.norm import sum_error, sum_unit
+from compiler.layers.norm import NormLayer
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
 from compiler.reference import evaluate
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import dram_bytes
 from compiler.schedule.schedule import Schedule
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
+from hw.config import load_target
 from hw.errors import InputError
 from tests.schedule.test_any_schedule import perturbed
 from tests.support.compute_graphs import KINDS, RandomDraft, scale_of
@@ -132,7 +135,7 @@ def rows_for_sums(rng: np.random.Generator, columns: int, dtype: str) -> np.ndar
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("epsilon", [1e-12, 0.003, 0.7])
-@pytest.mark.parametrize("columns", [2, 37, 361, 384, 768, 1024])
+@pytest.mark.parametrize("columns", [2, 37, 361, 384, 768, 1024, 1280, 2048, 3072])
 @pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
 def test_errors_of_norms_are_within_the_bound(op: str, columns: int, epsilon: float, dtype: str) -> None:
     """Results differ from real numbers by at most half a step and the errors of the variance and of the parameters.
@@ -155,16 +158,18 @@ def test_errors_of_norms_are_within_the_bound(op: str, columns: int, epsilon: fl
     y = Tensor("y", values.shape, "int8", Quantization.per_tensor(step, 5))
     names = [draft.graph.tensors[f"f{number}"] for number in range(len(factors))]
     draft.into(op, [x, *names], y, axis=1, epsilon=epsilon * 0.01)
-    network = compile(draft.graph.finish(["y"]), "n16", strict=True)
-    got = on_golden(network, {"x": values})["y"].astype(int)
+    prepared = ModelCompiler(
+        draft.graph.finish(["y"]), load_target("n16"), CompileOptions(rounding="reference")
+    )
+    ((layer,),) = (each.layers for each in prepared.lowered(()))
+    got = on_golden(prepared.network(), {"x": values})["y"].astype(int)
     real = values.astype(np.float64) - zero
     if op == "layer_norm":
         real -= real.mean(-1, keepdims=True)
     variance = np.maximum((real**2).mean(-1, keepdims=True) + epsilon, 1e-300)
     want = real / np.sqrt(variance) * gamma.astype(np.float32) / step + beta.astype(np.float32) / step + 5
-    unit = sum_unit(columns, op == "layer_norm", epsilon)
-    assert unit is not None
-    widest = 255 * sum_error(columns, op == "layer_norm", epsilon, unit)
+    assert isinstance(layer, NormLayer) and layer.unit is not None
+    widest = 255 * layer.scale.error(op == "layer_norm", epsilon)
     bound = 0.5 + min(widest, 0.5) + 0.02
     assert np.abs(got - np.clip(want, -128, 127)).max() <= bound, f"seed {columns}"
 
@@ -249,6 +254,11 @@ ACROSS = (
     ((2, 40, 90), 0.02, 0.0031, "int8"),
     ((1, 300, 10, 10), 0.15, 0.0005, "int8"),
     ((2, 2, 9, 99), 0.01, 0.7 / 256, "int8"),
+    ((5, 2, 70), 0.004, 1 / 256, "uint8"),
+    ((1, 2, 40, 16), 0.2, 0.0005, "int8"),
+    ((3, 3, 17), 0.05, 1 / 256, "int8"),
+    ((2, 6, 5, 8), 0.02, 1 / 256, "uint8"),
+    ((1, 12, 40, 20), 0.03, 0.0031, "int8"),
     ((2, 131, 64), 0.004, 1 / 256, "int8"),
 )
 

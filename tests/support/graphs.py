@@ -86,18 +86,23 @@ def attention(
     *,
     tokens: bool = False,
     transpose: bool = True,
+    batch: int = 1,
+    mask: tuple[int, ...] = (),
+    constant: bool = False,
 ) -> Tensor:
     """Add softmax(q x k^T) x v with random q of `rows` rows and k and v of `columns` rows per head; return the result.
 
     The heads are the second of four axes or, with `tokens`, the third one. Without `transpose`, k is transposed in
-    memory.
+    memory. If there is a `mask` of the given shape, which may be `constant`, it is added to the scaled scores.
     """
     apart = {
-        "q": (1, heads, rows, depth),
-        "k": (1, heads, columns, depth) if transpose or tokens else (1, heads, depth, columns),
-        "v": (1, heads, columns, depth),
+        "q": (batch, heads, rows, depth),
+        "k": (batch, heads, columns, depth) if transpose or tokens else (batch, heads, depth, columns),
+        "v": (batch, heads, columns, depth),
     }
-    q, k, v = (draft.input((1, shape[2], heads, shape[3]) if tokens else shape) for shape in apart.values())
+    q, k, v = (
+        draft.input((batch, shape[2], heads, shape[3]) if tokens else shape) for shape in apart.values()
+    )
     if tokens:
         q, v = (
             draft.node("transpose", [each], apart[name], like=each, perm=(0, 2, 1, 3))
@@ -105,15 +110,19 @@ def attention(
         )
     if tokens or transpose:
         perm = (0, 2, 3, 1) if tokens else (0, 1, 3, 2)
-        k = draft.node("transpose", [k], (1, heads, depth, columns), like=k, perm=perm)
+        k = draft.node("transpose", [k], (batch, heads, depth, columns), like=k, perm=perm)
     spread = 0.1 * 0.1 * 74**2 * depth**0.5 / 30
-    scores = draft.node("matmul", [q, k], (1, heads, rows, columns), scale=spread)
+    scores = draft.node("matmul", [q, k], (batch, heads, rows, columns), scale=spread)
+    if mask:
+        scores = draft.node("mul", [scores, draft.constant(())], scores.shape, scale=spread)
+        added = draft.constant(mask) if constant else draft.input(mask)
+        scores = draft.node("add", [scores, added], scores.shape, scale=spread)
     share = Tensor("share", scores.shape, "int8", Quantization.per_tensor(1 / 256, -128))
     draft.into("softmax", [scores], share, axis=3, beta=depth**-0.5)
     mixed = draft.node("matmul", [share, v], apart["q"], scale=0.1 * 74 / 90)
     if not tokens:
         return mixed
-    return draft.node("transpose", [mixed], (1, rows, heads, depth), like=mixed, perm=(0, 2, 1, 3))
+    return draft.node("transpose", [mixed], (batch, rows, heads, depth), like=mixed, perm=(0, 2, 1, 3))
 
 
 def run_on(device: Device, network: CompiledNetwork, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
