@@ -72,7 +72,9 @@ def share_kept_buffers(layers: Sequence[list[TileStep]], may_share: Sequence[boo
 def _contents(buffer: CircularBuffer, loads: Sequence[Command]) -> tuple:
     """Return a key that is equal for buffers with the same shape and contents; `loads` fill the buffer."""
     sources = dict.fromkeys(ref.buffer for command in loads for ref in command.reads())
-    data = tuple(None if each.data is None else hashlib.sha256(each.data.tobytes()).digest() for each in sources)
+    data = tuple(
+        None if each.data is None else hashlib.sha256(each.data.tobytes()).digest() for each in sources
+    )
     numbers = {each: number for number, each in enumerate((*sources, buffer))}
     fields = tuple(
         (name, replace(value, buffer=numbers[value.buffer]) if isinstance(value, BufferRef) else value)  # type: ignore[arg-type]
