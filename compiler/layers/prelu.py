@@ -6,6 +6,7 @@ negative part and the slopes. MATRIX copies x to the accumulator, from which bot
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import cast
 
@@ -81,7 +82,7 @@ class PReluLayer(ElementwiseLayer):
     rounding: Rounding
     clip: tuple[int, int]
 
-    @property
+    @cached_property
     def signs(self) -> tuple[bool, bool]:
         """True if slopes are negative, and if slopes are positive."""
         slopes = self.slopes.astype(np.int64) - self.slope_zp
