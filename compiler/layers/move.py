@@ -33,7 +33,7 @@ from compiler.layers.lowering_context import (
     image_of,
     is_unary,
 )
-from compiler.layers.permutation import BETWEEN_BUFFERS, BoxPlan, Ends, engine_of, plans
+from compiler.layers.permutation import BETWEEN_BUFFERS, BoxPlan, Ends, Mode, engine_of, plans
 from compiler.layers.permutation_codegen import BoxSteps
 from compiler.layers.strided_copy import (
     Axes,
@@ -408,6 +408,10 @@ _SUM_BUFFERS = 8
 #: Minimum and maximum number of buffers for loaded boxes of a selection of bytes; more would share the bank of the
 #: weights. Runs that FUSE copies keep loaded boxes longer and need the maximum.
 _MIN_LOADED, _MAX_LOADED = 4, 6
+#: Maximum number of buffers for loaded boxes that are permuted; more would share the banks of other buffers.
+_MAX_LOADED_BOXES = 4
+#: Cycles of a box below which loads are not started earlier.
+_SMALL_BOX = 128
 #: Number of buffers for boxes of the result of a selection of bytes, without and with runs that FUSE copies.
 _SELECTED_BUFFERS = (3, 2)
 #: Cycles of a load in addition to the latency of the DRAM and the transfer.
@@ -645,6 +649,9 @@ def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[f
                 yield plan.selected.cycles, schedule
             continue
         straight = plan.straight
+        if not straight:
+            ahead = replace(schedule, x_buffers=_loaded_boxes(context, plan))
+            schedule = ahead if _box_bytes(plan, ahead, n) <= context.free else schedule
         used, cycles = _box_bytes(plan, schedule, n), sum(each.cycles for _, each in plan.boxed)
         if straight:
             buffers = 4 if any(copy.rescale for copy in straight) else 2
@@ -655,6 +662,23 @@ def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[f
             cycles += max(work, pieces * _PIECE_OVERHEAD) + 20 * pieces + 2 * rows
         if used <= context.free:
             yield cycles, schedule
+
+
+def _loaded_boxes(context: "TilingContext", plan: MovePlan) -> int:
+    """Return the number of buffers for loaded boxes: the data of several boxes may be in flight.
+
+    With two transpositions, the second one of a box leaves time to load the next box into the same buffer.
+    """
+    boxed = [each for _, each in plan.boxed]
+    box = sum(each.work.cycles for each in boxed) / sum(each.boxes for each in boxed)
+    ahead = (
+        ceil((context.dram.chip_latency + _LOAD_OVERHEAD) / (box * context.dram.beat(context.config.n))) + 1
+    )
+    if box < _SMALL_BOX:  # commands take as long as such boxes, which more buffers would not change
+        return 2
+    if all(each.mode != Mode.TURN_TWICE for each in boxed):
+        ahead = max(ahead, 3)
+    return min(ahead, _MAX_LOADED_BOXES)
 
 
 def _selection_schedule(
