@@ -4,8 +4,8 @@ A row takes three passes: its sum; the reciprocal root of its variance, from the
 results (z + bias) * multiplier, where the normalized element z is a deviation times the reciprocal root, and bias and
 multiplier of each channel represent beta and gamma. Without a mean, there are two passes. The variance is the
 difference of the mean square and of the squared mean, computed from exact integer sums. Where the rounding of this
-difference could matter (`RowSumScale.error`), it is the mean square of the deviations instead, which are scaled by a first
-reciprocal root.
+difference could matter (`RowSumScale.error`), it is the mean square of the deviations instead, which are scaled by a
+first reciprocal root.
 """
 
 import math
