@@ -4,8 +4,8 @@ A row takes three passes: its sum; the reciprocal root of its variance, from the
 results (z + bias) * multiplier, where the normalized element z is a deviation times the reciprocal root, and bias and
 multiplier of each channel represent beta and gamma. Without a mean, there are two passes. The variance is the
 difference of the mean square and of the squared mean, computed from exact integer sums. Where the rounding of this
-difference could matter (`SumScale.error`), it is the mean square of the deviations instead, which are scaled by a first
-reciprocal root.
+difference could matter (`RowSumScale.error`), it is the mean square of the deviations instead, which are scaled by a
+first reciprocal root.
 """
 
 import math
@@ -123,10 +123,10 @@ class NormLayer(Layer):
     factor: int = 1
 
     @property
-    def scale(self) -> "SumScale":
+    def scale(self) -> "RowSumScale":
         """Scale of the sums of a row."""
         assert self.unit is not None
-        return SumScale(self.shapes[self.x].c, self.unit, self.factor)
+        return RowSumScale(self.shapes[self.x].c, self.unit, self.factor)
 
     @property
     def passes(self) -> int:
@@ -194,7 +194,7 @@ def lower_norm(low: LoweringContext) -> NormLayer:
     )
 
 
-class SumScale(NamedTuple):
+class RowSumScale(NamedTuple):
     """Scale of the sums of a row of `columns` elements, with which they fit int32.
 
     Parameters
@@ -260,7 +260,7 @@ class SumScale(NamedTuple):
         return 1 / math.sqrt(1 - relative) - 1 if relative < 1 else math.inf
 
 
-def sum_scales(columns: int, centred: bool, epsilon: float, square: int) -> Iterator[SumScale]:
+def sum_scales(columns: int, centred: bool, epsilon: float, square: int) -> Iterator[RowSumScale]:
     """Yield scales of the sums of a row, so that they fit int32, the preferred one first.
 
     Parameters
@@ -277,19 +277,19 @@ def sum_scales(columns: int, centred: bool, epsilon: float, square: int) -> Iter
     room = ((1 << 31) - 1) / (columns * (square + epsilon) + 1)
     if not centred:  # each square is multiplied by the unit, which is an integer
         for unit in range(math.floor(room), max(math.floor(room) - _MAX_SCALES, 0), -1):
-            yield SumScale(columns, float(unit))
+            yield RowSumScale(columns, float(unit))
         return
     bits = math.ceil(math.log2(columns / room))
     if bits < _MAX_DROPPED:
-        yield SumScale(columns, columns * 2.0**-bits)
+        yield RowSumScale(columns, columns * 2.0**-bits)
     for factor in range(1, _MAX_DEVIATION_FACTOR // columns + 1, 2):
         bits = max(math.ceil(math.log2(columns * factor**2 / room)), 0)
         for more in (bits, bits + 1):
             if columns % 2**more == 0:
-                yield SumScale(columns, columns * factor**2 * 2.0**-more, factor)
+                yield RowSumScale(columns, columns * factor**2 * 2.0**-more, factor)
 
 
-def _sum_scale(columns: int, centred: bool, epsilon: float, square: int, widest: float) -> SumScale | None:
+def _sum_scale(columns: int, centred: bool, epsilon: float, square: int, widest: float) -> RowSumScale | None:
     """Return the first scale with which the error of results up to `widest` is small enough; None if there is none."""
     found = sum_scales(columns, centred, epsilon, square)
     return next((each for each in found if each.error(centred, epsilon) * widest <= _MAX_SUM_ERROR), None)
