@@ -207,7 +207,7 @@ def selected_pixels(
 class _Loop(NamedTuple):
     """Loop of several walks: number of steps, their distance in the destination, and in the source of each walk."""
 
-    count: int
+    steps: int
     y: int
     x: tuple[int, ...]
 
@@ -223,7 +223,7 @@ def _loops(walks: Sequence[Walk]) -> list[_Loop]:
     for count, y in sorted(_shared(walks), key=lambda each: -each[1]):
         x = tuple(next(x for c, x, b in walk.dims if (c, b) == (count, y)) for walk in walks)
         if out and (out[-1].y, out[-1].x) == (count * y, tuple(count * each for each in x)):
-            out[-1] = _Loop(out[-1].count * count, y, x)
+            out[-1] = _Loop(out[-1].steps * count, y, x)
         else:
             out.append(_Loop(count, y, x))
     return out
@@ -241,12 +241,12 @@ def _picked(
         pairs = zip(loop.x, pixels.x, names, strict=True)
         return loop.y < pixels.y or any(x < pitch for x, pitch, name in pairs if name)
 
-    apart = {(loop.count, loop.y) for loop in loops if within(loop)}
-    lines = [loop for loop in loops if loop is not pixels and (loop.count, loop.y) not in apart]
+    apart = {(loop.steps, loop.y) for loop in loops if within(loop)}
+    lines = [loop for loop in loops if loop is not pixels and (loop.steps, loop.y) not in apart]
     found, shared = list[NDArray[np.int64]](), _shared(walks)
     for index, walk in enumerate(walks):
         own = [dim for dim in walk.dims if (dim[0], dim[2]) not in shared]
-        own += [(loop.count, loop.x[index], loop.y) for loop in loops if (loop.count, loop.y) in apart]
+        own += [(loop.steps, loop.x[index], loop.y) for loop in loops if (loop.steps, loop.y) in apart]
         if sum(map(len, found)) + prod(count for count, _, _ in own) > _MAX_BYTES:
             return None
         places = np.array([[walk.y, walk.x, index]])
@@ -269,8 +269,8 @@ def _picked(
     if max(len(sources), len(results)) > _MAX_STREAMS or not sources:
         return None
     return SelectedPixels(
-        tuple(loop.count for loop in lines),
-        pixels.count,
+        tuple(loop.steps for loop in lines),
+        pixels.steps,
         tuple(sources),
         tuple(PixelResult(tuple(starts), picks) for picks, starts in results.items()),
         tuple(loop.y for loop in lines),

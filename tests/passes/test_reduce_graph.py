@@ -1,6 +1,7 @@
 """Graphs without redundant nodes and channels give the same results as LiteRT and onnxruntime."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -254,7 +255,7 @@ def test_joined_slices_with_the_same_steps_become_a_transpose(order: tuple[int, 
 def test_slices_that_are_not_all_different_remain(starts: tuple[int, ...]) -> None:
     draft = Draft(np.random.default_rng(7))
     x = draft.input((1, 6, 4, 5))
-    limits = {"sizes": (1, 3, 4, 5), "steps": (1, 2, 1, 1)}
+    limits: dict[str, Any] = {"sizes": (1, 3, 4, 5), "steps": (1, 2, 1, 1)}
     parts = [draft.node("slice", [x], (1, 3, 4, 5), like=x, starts=(0, at, 0, 0), **limits) for at in starts]
     y = draft.node("concat", parts, (1, 3, 4, 5 * len(parts)), like=x, axis=3)
     graph = draft.graph.finish([y.name])
