@@ -53,10 +53,13 @@ class Device(ABC):
         Configuration of the machine.
     dram : numpy.ndarray
         DRAM as uint8, shared with the machine without copying; element 0 is address 0.
+    user : object or None
+        Driver that has initialized the chip since the last reset; it assumes that no other one changes the chip.
     """
 
     config: MlaConfig
     dram: np.ndarray
+    user: object | None = None
 
     @property
     @abstractmethod

@@ -29,7 +29,8 @@ WATCHDOG_CYCLES = 1 << 26
 class Driver:
     """Driver that initializes a device, loads programs and runs macro-instructions.
 
-    A watchdog trap stops a macro-instruction after WATCHDOG_CYCLES cycles.
+    A watchdog trap stops a macro-instruction after WATCHDOG_CYCLES cycles. If another driver has used the device, the
+    chip is reset, and the other driver must not be used any more.
 
     Parameters
     ----------
@@ -69,6 +70,9 @@ class Driver:
         self._head = self._tail = self._rung = 0
         if self.get("ID") != ID:
             raise WorkError(f"the device's ID is {self.get('ID'):#x}, not {ID:#x}: it is not an MLA")
+        if getattr(device, "user", None) is not None:
+            device.reset()
+        device.user = self
         self._ring = self.memory.alloc(ring_bytes, SLOT_BYTES, "command ring") if ring is None else ring
         self._slots = device.dram[self._ring : self._ring + ring_bytes].view("<u4").reshape(ring_slots, -1)
         self.set("RING_BASE", self._ring)
@@ -219,7 +223,17 @@ class Driver:
         return self._head - 1
 
     def doorbell(self) -> None:
-        """Advance the head of the ring, so that the machine starts all enqueued macro-instructions."""
+        """Advance the head of the ring, so that the machine starts all enqueued macro-instructions.
+
+        Raises
+        ------
+        WorkError
+            The device has been reset, or another driver has initialized it.
+        """
+        if self.device.user is not self:
+            raise WorkError(
+                f"{self.device!r} was reset or used by another driver or session since: make a new one"
+            )
         self.set("RING_HEAD", self._head & 0xFFFFFFFF)
         self._rung = self._head
 

@@ -52,6 +52,7 @@ class GoldenDevice(Device):
         """Reset the chip; the contents of DRAM are preserved."""
         self.machine = Machine(self.config, self.dram, self._order_seed)
         self._host = ControlRegisters(self.machine)
+        self.user = None
 
     def close(self) -> None:
         """Do nothing, because the golden model holds no resources."""

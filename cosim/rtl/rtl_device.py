@@ -158,6 +158,7 @@ class RtlDevice(Device):
     def reset(self) -> None:
         """Reset the chip (see `Device`); `cycle` restarts at 0."""
         self._request("reset")
+        self.user = None
 
     def restart(self) -> None:
         """Reset the chip and clear its counters (see `Device`); `cycle` has the same value after every restart.
@@ -170,6 +171,7 @@ class RtlDevice(Device):
             return
         timing, throttle, faults = self._timing, self._throttle, self._faults
         self._request("restart", abi.register_ops(_operations(SETTLED)).tobytes())
+        self.user = None
         if self._restart_state is None:
             self._restart_state = timing, throttle, faults
         self._timing, self._throttle, self._faults = self._restart_state
