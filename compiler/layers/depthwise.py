@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -326,6 +327,8 @@ def column_order(config: MlaConfig, layer: DepthwiseLayer, *, in_dram: bool) -> 
     return order if cycles[1] < _MAX_ORDERED * cycles[0] else None
 
 
+#: Cycles from the end of a tile until the load of another one into its buffer is requested.
+_LOAD_CYCLES = 100
 #: Maximum ratio of the cycles of MATRIX with ordered columns to those with a stream for each phase.
 _MAX_ORDERED = 0.9
 #: Maximum number of pieces of image rows that are loaded after the first rows of their tile.
@@ -373,7 +376,11 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                 )
                 used = columns * multiplier * kernel_h * taps * n * 2
                 loads = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows_per_load)
-                used += 0 if context.x_on_chip else min(loads * (strips if separate else 1), 2) * x_bytes
+                loads *= strips if separate else 1
+                # Loads of few beats are requested further ahead, so that their latencies overlap.
+                ahead = ceil((context.dram.chip_latency + _LOAD_CYCLES) / (x_bytes / n * context.beat))
+                x_buffers = max(min(loads, 1 + ahead), 2)
+                used += 0 if context.x_on_chip else min(loads, x_buffers) * x_bytes
                 buffers = sum_buffers(
                     context, sums
                 )  # also of results, which STORE reads some time after FUSE
@@ -432,6 +439,7 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                         param_blocks=param_blocks_per_buffer(
                             config, blocks * multiplier, columns * multiplier
                         ),
+                        x_buffers=x_buffers,
                         y_buffers=buffers,
                         acc_buffers=buffers,
                         prefetch=PREFETCH_STEPS,

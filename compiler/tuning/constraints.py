@@ -89,6 +89,7 @@ TRANSFORMATIONS: dict[str, frozenset[str]] = {
     "split_tiles": frozenset({"split_first_tile", "split_last_tile"}),
     "scale": frozenset({"common_scale"}),
     "on_chip": frozenset({"on_chip"}),
+    "kept_weights": frozenset({"kept_weights"}),
     "channel_blocks": frozenset({"stream_channel_blocks"}),
     "row_blocks": frozenset({"stream_row_blocks"}),
     "interleave": frozenset({"interleave"}),

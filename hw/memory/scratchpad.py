@@ -42,7 +42,7 @@ class SpAccess:
     odd : Value
         Set if the row of the first byte is in the odd half.
     pair : Value
-        The parameter.
+        Set if the access needs two rows.
     bank : Value
         Bank of the first byte.
     index : tuple of Signal

@@ -115,7 +115,7 @@ STABLE = {
     "Requant": "OFF SLOT ROW IMM",
     "Rescale": "x_zp y_zp mult exponent rounding",
     "Residual": "tensor stage fields",
-    "ResizeLayer": "name nodes ops x y shapes macs batch rows columns packed rounding",
+    "ResizeLayer": "name nodes ops x y shapes macs batch rows columns packed rounding zero_point",
     "Rounding": "DOUBLE SINGLE EVEN AWAY",
     "Sample": "index number point schedules layers energy_uj conflicts",
     "Schedule": "fusions layers programs",

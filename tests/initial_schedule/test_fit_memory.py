@@ -77,8 +77,8 @@ def test_attempts_do_not_depend_on_the_length_of_the_network(
 
     monkeypatch.setattr(fitting, "generate", counted)
     draft = Draft(rng)
-    x = draft.input((1, 1, 1, 4))
+    x, other = draft.input((1, 1, 1, 4)), draft.input((1, 1, 1, 4))
     for _ in range(250):  # one table per layer is too much for any schedule
-        x = draft.node("sigmoid", [x], x.shape)
+        x = draft.node("sigmoid", [draft.node("add", [x, other], x.shape)], x.shape)
     check(draft, [x], "n16")
     assert 8 < attempts[0] < 24

@@ -25,18 +25,18 @@ WINDOW: dict[str, Any] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": 
 def pooled(seed: int) -> Graph:
     """Return a graph of two convolutions, an average over the whole image, and a dense layer."""
     draft = Draft(np.random.default_rng(seed))
-    x = draft.input((1, 10, 9, 24))
+    x = draft.input((1, 8, 8, 24))
     first = draft.node(
-        "conv2d", [x, draft.constant((32, 1, 1, 24), quantization=EVEN)], (1, 10, 9, 32), scale=4.0, **WINDOW
+        "conv2d", [x, draft.constant((32, 1, 1, 24), quantization=EVEN)], (1, 8, 8, 32), scale=4.0, **WINDOW
     )
     second = draft.node(
         "conv2d",
         [first, draft.constant((40, 1, 1, 32), quantization=EVEN)],
-        (1, 10, 9, 40),
+        (1, 8, 8, 40),
         scale=100.0,
         **WINDOW,
     )
-    window: dict[str, Any] = {"kernel": (10, 9), "strides": (1, 1), "pads": (0, 0, 0, 0), "count_pads": False}
+    window: dict[str, Any] = {"kernel": (8, 8), "strides": (1, 1), "pads": (0, 0, 0, 0), "count_pads": False}
     mean = draft.node("avg_pool2d", [second], (1, 1, 1, 40), like=second, **window)
     y = draft.node(
         "conv2d",

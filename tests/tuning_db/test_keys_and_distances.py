@@ -121,7 +121,7 @@ def test_equal_conditions_have_equal_keys():
         if value > 1 and item.name != "fuse_rate":
             changed = replace(N16, **{item.name: value // 2})
             others.add(HardwareProfile(changed, DramTiming(100, 16)).key)
-    assert len(others | same) == 3 + 19
+    assert len(others | same) == 3 + 20
 
 
 @pytest.mark.parametrize("seed", [1])

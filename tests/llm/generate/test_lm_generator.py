@@ -71,7 +71,7 @@ def test_what_the_model_cannot_be_asked_about_is_said_once(task: GeneratorTask) 
 @pytest.mark.parametrize("op", ["dense", "attention"])
 def test_deep_dense_layers_and_attention_have_answers(op: str, rng: np.random.Generator) -> None:
     """A dense layer with more than 16 blocks of inputs, and the products of attention."""
-    point = CalibrationNetwork((2, 1, 640), (CalibrationOp(op, 128 if op == "dense" else 0, groups=20),))
+    point = CalibrationNetwork((20, 1, 640), (CalibrationOp(op, 128 if op == "dense" else 0, groups=20),))
     said: list[str] = []
     with Measurer(
         point.graph(), HardwareProfile(load_target("n16")), CompileOptions(rounding="reference"), devices=1
