@@ -221,7 +221,7 @@ def test_fixed_point_is_predicted_to_be_fastest_and_is_reproducible(name: str) -
 
 def test_pool_overlaps_the_convolution_if_both_are_interleaved() -> None:
     point = CalibrationNetwork(
-        (16, 16, 63), (CalibrationOp("conv", 64, 1), CalibrationOp("avg_pool", 0, 3, 1))
+        (16, 16, 63), (CalibrationOp("conv", 64, 1), CalibrationOp("max_pool", 0, 2, 2))
     )
     engine, schedule = engine_of(point)
     first, second = schedule.layers
