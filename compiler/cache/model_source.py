@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.cache.content_store import ContentStore
 from compiler.cache.digest import name, version
-from compiler.frontends.bind import bind_inputs
+from compiler.frontends.builder import bind_inputs
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from compiler.frontends.bind import bind_inputs
+from compiler.frontends.builder import bind_inputs
 from compiler.frontends.onnx import read_onnx
 from compiler.frontends.tflite import read_tflite
 from compiler.frontends.torch_module import (

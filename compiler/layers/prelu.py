@@ -19,7 +19,8 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.identity import identity
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Drain
-from compiler.layers.elementwise import ElementwiseLayer, ElementwiseSteps, pixels_together
+from compiler.layers.elementwise import ElementwiseLayer, pixels_together
+from compiler.layers.elementwise_codegen import ElementwiseSteps
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     DTYPES,

@@ -24,7 +24,7 @@ import compiler.frontends.onnx.ops.pool_resize
 import compiler.frontends.onnx.ops.quantize
 import compiler.frontends.onnx.ops.recurrent
 import compiler.frontends.onnx.ops.shape  # noqa: F401
-from compiler.frontends.bind import bound_value, check_names
+from compiler.frontends.builder import bound_value, check_names
 from compiler.frontends.onnx.constant_folding import ConstantFolder, foldable
 from compiler.frontends.onnx.file import parsed, read_proto, unknown_nodes, wrong_types
 from compiler.frontends.onnx.function_bodies import function_body

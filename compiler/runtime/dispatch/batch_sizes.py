@@ -9,10 +9,9 @@ from dataclasses import replace
 
 from compiler.codegen.buffer_allocation import joint_peak
 from compiler.codegen.dispatch_guard import GuardedProgram, at_most
-from compiler.codegen.executable import StageExecutable
+from compiler.codegen.executable import StageExecutable, rebased, share_memory
 from compiler.options import CompileOptions
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.dispatch.variant_memory import rebased, share_memory
 from compiler.runtime.stages import BatchVariant, Stage
 from hw.config import MlaConfig
 from hw.errors import InputError

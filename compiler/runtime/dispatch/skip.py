@@ -9,14 +9,13 @@ from numpy.typing import NDArray
 
 from compiler.codegen.buffer_allocation import joint_peak
 from compiler.codegen.dispatch_guard import Guard, GuardedProgram, equal
-from compiler.codegen.executable import CommandStream, StageExecutable
+from compiler.codegen.executable import CommandStream, StageExecutable, align_up, rebased, share_memory
 from compiler.codegen.split_programs import ProgramPart
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
 from compiler.lowering.lower import LoweredNetwork
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.dispatch.batch_sizes import check_room
-from compiler.runtime.dispatch.variant_memory import align_up, rebased, share_memory
 from compiler.runtime.stages import Stage
 from compiler.schedule.schedule import Schedule
 from cosim.semantics.command_fields import unpack_fields
