@@ -89,7 +89,7 @@ class PendingIssue:
         """Return the index of a signal's semaphore among all counts."""
         return semaphore_index(self.unit, number // SEMAPHORES_PER_PAIR, number % SEMAPHORES_PER_PAIR)
 
-    def tokens(self, kind: str, start: int, completer: ProgramCompleter) -> list[str]:
+    def tokens(self, kind: str, start: int, completer: ProgramCompleter, room: int) -> list[str]:
         """Return the tokens of waits or signals that allow a legal command and a valid completion.
 
         Parameters
@@ -100,12 +100,21 @@ class PendingIssue:
             Index of the first semaphore.
         completer : ProgramCompleter
             Generator of completions.
+        room : int
+            Number of tokens, and of instructions, by which the completion may grow.
         """
-        found = self._waits(start) if kind == "wait" else self._signals(start, completer)
+        if kind == "wait":
+            found = self._waits(start, completer, room)
+        else:
+            found = self._signals(start, completer) if room >= completer.max_tokens_per_signal else []
         return [SEMAPHORES[kind][number] for number in found]
 
-    def _waits(self, start: int) -> list[int]:
+    def _waits(self, start: int, completer: ProgramCompleter, room: int) -> list[int]:
         available = self.tracker.available(self.unit)
+        if room < completer.max_tokens_per_signal:
+            spare = available & ~completer.needed(self.tracker.counts, self.unit)
+            if self.tracker.may_issue(self.unit, self._wait_mask | spare >> start << start):
+                available = spare
         numbers = [number for number in _bits(available) if number >= start]
         if self.legal:
             return numbers
@@ -277,12 +286,8 @@ class NextTokenMask:
             out |= grammar.selectors(self._tracker, self._parser.opens)
         elif self._issue and grammar.completer and option in SEMAPHORE_GROUPS:
             kind, start = SEMAPHORE_GROUPS[option]
-            if (
-                kind == "wait"
-                or min(self._token_budget - 1, self._instruction_budget)
-                >= grammar.completer.max_tokens_per_signal
-            ):
-                out |= grammar.mask_of(self._issue.tokens(kind, start, grammar.completer))
+            room = min(self._token_budget - 1, self._instruction_budget)
+            out |= grammar.mask_of(self._issue.tokens(kind, start, grammar.completer, room))
         else:
             out |= grammar.group(option)
 
@@ -341,10 +346,19 @@ class NextTokenMask:
             out.append(HALT)
         if tracker.unknown:
             return out
+        completer = self._grammar.completer
         for unit, token in _ISSUES.items():
-            if 1 + tracker.available(unit).bit_count() > self._token_budget or not tracker.may_issue(unit):
+            waits = tracker.available(unit)
+            needed = waits & completer.needed(tracker.counts, unit)
+            # A wait for a token that is to be left makes the completion longer.
+            room = min(self._token_budget - 1 - waits.bit_count(), self._instruction_budget - 1)
+            if needed and room < completer.max_tokens_per_signal * needed.bit_count():
+                waits &= ~needed
+            if 1 + waits.bit_count() > self._token_budget or not tracker.may_issue(unit, waits):
                 out.append(token)
         unavailable = ~tracker.available(SEQUENCER)
+        if min(self._token_budget - 1, self._instruction_budget - 1) < completer.max_tokens_per_signal:
+            unavailable |= completer.needed(tracker.counts, SEQUENCER)
         return out + [token for number, token in self._grammar.semaphore_waits if unavailable >> number & 1]
 
 

@@ -102,6 +102,12 @@ class ProgramCompleter:
         #: Maximum number of tokens, and of instructions, needed to consume one more signal.
         self.max_tokens_per_signal = max((len(each.setting) + 3 for each in self.rounds.values()), default=1)
 
+    def needed(self, counts: Counts, consumer: int) -> int:
+        """Return a bit mask of the semaphores of a consumer that do not hold more tokens than must be left."""
+        first = SEMAPHORES_PER_CONSUMER * consumer
+        pairs = zip(counts[first:], self.goal[first : first + SEMAPHORES_PER_CONSUMER], strict=False)
+        return sum(1 << number for number, (count, goal) in enumerate(pairs) if count <= goal)
+
     def tokens(self, counts: Counts) -> list[str]:
         """Return tokens that bring all semaphores to their required counts, as far as possible.
 

@@ -84,7 +84,7 @@ def test_replacement_program_leaves_the_same_tokens(rng: np.random.Generator) ->
     place = limits_in_place(N4, [before, own, after], WINDOWS, 1, tokens=80)
     assert place.leaves == {(1, 2, 0): 1, (1, 4, 1): 1}
     grammar = AssemblyGrammar(VOCABULARY, place)
-    for _ in range(5):
+    for _ in range(100):
         state, _ = draw_program(grammar, rng, prefer_commands)
         validate(N4, [before, MacroCall(state.program("drawn")), after], WINDOWS)
 
