@@ -34,6 +34,8 @@ _READABLE = tuple(each for each in Statistic if each is not Statistic.CYCLE)
 ORDER = frozenset({MicroOp.ISSUE, MicroOp.WAIT, MicroOp.FENCE, MicroOp.HALT})
 #: Maximum number of instructions executed for the iterations of a loop after the first; other loops are rejected.
 _MAX_REPEATED_INSTRUCTIONS = 1 << 10
+#: Maximum number of executed commands, so that the validator can compare those that no fence orders.
+_MAX_COMMANDS = 1 << 14
 #: Number of iterations without a state change after which the remaining iterations are assumed to be equal.
 _STABLE_ITERATIONS = 3
 _MASK = (1 << 32) - 1
@@ -76,6 +78,8 @@ class AbstractMachine:
         True if an instruction was unsafe.
     steps : int
         Number of executed instructions.
+    commands : int
+        Number of issued commands.
     written : int
         Bit mask of registers that have been written, always including register 0.
     """
@@ -83,7 +87,7 @@ class AbstractMachine:
     def __init__(self, sequencer: SymbolicSequencer, path: ExecutionPath):
         self.sequencer, self.path = sequencer, path
         self.unknown = self.unsafe = False
-        self.steps = 0
+        self.steps = self.commands = 0
         self.written = 1
 
     @staticmethod
@@ -150,9 +154,15 @@ class AbstractMachine:
             self.unsafe = True
         # The command would block in its queue, and no known signal unblocks it.
         self.unsafe |= op is MicroOp.ISSUE and self.path.order.waiting
+        self._add_commands(op is MicroOp.ISSUE)
         self.unknown |= self.unsafe
         if op in ALU:
             self.written |= 1 << d % REGISTERS
+
+    def _add_commands(self, count: int) -> None:
+        """Add to the number of issued commands; the program is unsafe beyond `_MAX_COMMANDS`."""
+        self.commands += count
+        self.unsafe |= self.commands > _MAX_COMMANDS
 
     def step(self, count: int) -> None:
         """Add to the number of executed instructions; the program is unsafe beyond the limit of the validator."""
@@ -169,6 +179,7 @@ class AbstractMachine:
         stable = 0
         for iteration in range(times):
             before, work, steps = self._state(), list(self.path.work), self.steps
+            commands = self.commands
             for item in body:
                 if self.unknown:
                     return budget
@@ -178,6 +189,8 @@ class AbstractMachine:
                 # The remaining iterations repeat the last one.
                 rest = times - 1 - iteration
                 self.step(rest * (self.steps - steps))
+                self._add_commands(rest * (self.commands - commands))
+                self.unknown |= self.unsafe
                 self._add_work([rest * (now - then) for now, then in zip(self.path.work, work, strict=True)])
                 return budget
         return budget
