@@ -327,8 +327,9 @@ def column_order(config: MlaConfig, layer: DepthwiseLayer, *, in_dram: bool) -> 
     return order if cycles[1] < _MAX_ORDERED * cycles[0] else None
 
 
-#: Cycles from the end of a tile until the load of another one into its buffer is requested.
-_LOAD_CYCLES = 100
+#: Cycles, in addition to the memory latency, by which a tile should be requested ahead. The value was the best of 100,
+#: 200, 400 and 700 for the dilated convolutions of `tests/layers/test_depthwise.py` (RTL n16, latency 100).
+_LOAD_CYCLES = 200
 #: Maximum ratio of the cycles of MATRIX with ordered columns to those with a stream for each phase.
 _MAX_ORDERED = 0.9
 #: Maximum number of pieces of image rows that are loaded after the first rows of their tile.
@@ -377,10 +378,7 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                 used = columns * multiplier * kernel_h * taps * n * 2
                 loads = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows_per_load)
                 loads *= strips if separate else 1
-                # Loads of few beats are requested further ahead, so that their latencies overlap.
-                ahead = ceil((context.dram.chip_latency + _LOAD_CYCLES) / (x_bytes / n * context.beat))
-                x_buffers = max(min(loads, 1 + ahead), 2)
-                used += 0 if context.x_on_chip else min(loads, x_buffers) * x_bytes
+                used += 0 if context.x_on_chip else min(loads, 2) * x_bytes
                 buffers = sum_buffers(
                     context, sums
                 )  # also of results, which STORE reads some time after FUSE
@@ -391,6 +389,9 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                     used += summand_bytes(layer.drain, context, buffers * results)
                 if used > context.free:
                     continue
+                # Loads of few beats are requested further ahead, so that their latencies overlap.
+                ahead = ceil((context.dram.chip_latency + _LOAD_CYCLES) / (x_bytes / n * context.beat))
+                x_buffers = max(min(loads, 1 + ahead, 2 + int(context.free - used) // x_bytes), 2)
                 keep = columns * multiplier == 1 and stream.continues and rows < rows_per_load
                 tiles = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows) * strips
                 streamed = sum(
