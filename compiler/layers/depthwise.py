@@ -607,7 +607,12 @@ class StreamPass:
         return self.rows, self.columns
 
     def inside(self, layer: DepthwiseLayer, height: int, start: int) -> "StreamPass":
-        """Return the pass without the last kernel rows that are below the image for all output rows from `start`."""
+        """Return the pass without the last kernel rows that are below the image for all output rows from `start`.
+
+        Images that are not cut into phases keep these rows, because a pass of another shape waits for the one before.
+        """
+        if max(layer.dilations) == 1:
+            return self
         rows = ceil_div(height - (start * layer.strides[0] - layer.pads[0] + self.row), self.step)
         return replace(self, rows=min(self.rows, max(rows, 1)))
 
