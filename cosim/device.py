@@ -54,7 +54,8 @@ class Device(ABC):
     dram : numpy.ndarray
         DRAM as uint8, shared with the machine without copying; element 0 is address 0.
     user : object or None
-        Driver that has initialized the chip since the last reset; it assumes that no other one changes the chip.
+        Token of the driver that has initialized the chip since the last reset; a driver assumes that no other one
+        changes the chip.
     """
 
     config: MlaConfig

@@ -72,7 +72,7 @@ class Driver:
             raise WorkError(f"the device's ID is {self.get('ID'):#x}, not {ID:#x}: it is not an MLA")
         if getattr(device, "user", None) is not None:
             device.reset()
-        device.user = self
+        self._token = device.user = object()  # not the driver itself: a reference cycle would keep the device open
         self._ring = self.memory.alloc(ring_bytes, SLOT_BYTES, "command ring") if ring is None else ring
         self._slots = device.dram[self._ring : self._ring + ring_bytes].view("<u4").reshape(ring_slots, -1)
         self.set("RING_BASE", self._ring)
@@ -230,7 +230,7 @@ class Driver:
         WorkError
             The device has been reset, or another driver has initialized it.
         """
-        if self.device.user is not self:
+        if self.device.user is not self._token:
             raise WorkError(
                 f"{self.device!r} was reset or used by another driver or session since: make a new one"
             )

@@ -11,7 +11,7 @@ from compiler.tuning.constraints import TRANSFORMATIONS
 #: strategy that has one of its transformations, since a new layout always comes with a new tiling. The strategy "batch"
 #: changes no schedule: it is a piece of advice for reports.
 STRATEGIES: dict[str, tuple[str, ...]] = {
-    "fuse": ("chain", "channel_blocks", "row_blocks", "interleave", "on_chip"),
+    "fuse": ("chain", "channel_blocks", "row_blocks", "interleave", "on_chip", "kept_weights"),
     "layout": ("layout", "decomposition"),
     "tiling": ("tiling", "order"),
     "split": ("split_tiles",),
