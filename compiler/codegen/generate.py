@@ -19,6 +19,7 @@ from compiler.codegen.buffer_allocation import MemoryFullError, allocate_buffers
 from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.codegen.linearize import accessing_layers, lifetimes, linearize, share_kept_buffers
 from compiler.codegen.list_scheduler import interleave
+from compiler.codegen.packed_loads import pack_loads
 from compiler.codegen.semaphores import Issued, Synchronization, reach, synchronize
 from compiler.codegen.split_programs import program_cache, split_into_programs
 from compiler.commands.commands import (
@@ -98,7 +99,7 @@ class LayerCodegen:
                 break
         else:
             context = CodegenContext(self.config, number, schedule, grounds[1])
-            made = grounds, kind_of(layer).steps(context, layer)
+            made = grounds, pack_loads(self.config, kind_of(layer).steps(context, layer))
         self._steps[layer.name] = made
         return made[1]
 

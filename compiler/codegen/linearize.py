@@ -6,7 +6,16 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from compiler.commands.commands import BufferRef, CircularBuffer, Command, Tile, TileStep, cycles, unit_cycles
+from compiler.commands.commands import (
+    BufferRef,
+    CircularBuffer,
+    Command,
+    Tile,
+    TileStep,
+    cycles,
+    transfer,
+    unit_cycles,
+)
 from compiler.options import DEFAULT_DRAM, DramTiming
 from hw.config import MlaConfig
 from hw.isa.enums import SEMAPHORE_MAX, Unit
@@ -328,6 +337,5 @@ class _Times:
 
     def _requests(self, command: Command) -> int:
         """Return the number of bursts of a load; one burst is requested per cycle."""
-        planes, lines, size = (command.fields.get(name, 1) for name in ("z_count", "y_count", "len"))
-        assert isinstance(planes, int) and isinstance(lines, int) and isinstance(size, int)
-        return planes * lines * -(-size // (self.config.max_burst * self.config.n))
+        lines, size = transfer(command)
+        return lines * -(-size // (self.config.max_burst * self.config.n))

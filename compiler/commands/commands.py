@@ -519,7 +519,21 @@ def _cycles(command: Command, config: MlaConfig) -> int:
         return _fuse_cycles(command, [get(f"{dim}_count", 1) for dim in FUSE_DIMS], config)
     if command.unit == Unit.LOAD and LOAD_WORD.unpack(get("word", 0))["fill"]:
         return 0
-    return get("z_count", 1) * get("y_count", 1) * -(-get("len", 1) // n)
+    lines, size = transfer(command)
+    least = get("z_count", 1) if _is_packed(command) else 0  # of packed weights, a group is written per cycle
+    return lines * max(-(-size // n), least)
+
+
+def transfer(command: Command) -> tuple[int, int]:
+    """Return the number of lines of a LOAD or STORE command, and the number of bytes of a line in DRAM."""
+    planes, lines, size = (command.fields.get(name, 1) for name in ("z_count", "y_count", "len"))
+    assert isinstance(planes, int) and isinstance(lines, int) and isinstance(size, int)
+    return lines if _is_packed(command) else planes * lines, size
+
+
+def _is_packed(command: Command) -> bool:
+    word = command.fields.get("word", 0)
+    return command.unit == Unit.LOAD and isinstance(word, int) and bool(LOAD_WORD.unpack(word)["packed"])
 
 
 def _fuse_cycles(command: Command, counts: list[int], config: MlaConfig) -> int:

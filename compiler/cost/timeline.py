@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from compiler.codegen.executable import CommandStream
 from compiler.codegen.semaphores import Issued
-from compiler.commands.commands import Command, cycles, tile_cycles
+from compiler.commands.commands import Command, cycles, tile_cycles, transfer
 from compiler.options import DramTiming
 from cosim.semantics.command_fields import CommandFields, unpack_fields
 from hw.config import MlaConfig
@@ -151,14 +151,15 @@ class _Simulation:
         self.out.append(time._replace(retired=self.retired[unit]))
 
     def _load(self, begin: float, command: Command, issued: Issued) -> CommandTime:
-        lines = _lines(command)
+        lines, _ = transfer(command)
         if not cycles(command, self.config):  # a fill
             start = max(begin, self.written)
             self.written = start + lines * -(-_count(command, "len") // self.config.n)
             self.free[Unit.LOAD] = begin + 1
         else:
             start = max(begin + self.latency, self.bus, self.written)
-            self.written = self.bus = start + self._beats(command, issued) * self.beat
+            self.bus = start + self._beats(command, issued) * self.beat
+            self.written = max(self.bus, start + cycles(command, self.config))
             self.free[Unit.LOAD] = begin + lines
         return CommandTime(start, self.written, self.written + _TOKEN)
 
@@ -205,10 +206,11 @@ class _Simulation:
         index, n, size = _INDEX[command.unit], self.config.n, _count(command, "len")
         start = issued.values[index["dram"]] % n
         across, down = (issued.values[index[name]] % n for name in ("dram_y", "dram_z"))
-        lines = _lines(command)
+        lines, _ = transfer(command)
         if not across and not down:
             return lines * -(-(start + size) // n)
         rows, planes = (_count(command, name) for name in ("y_count", "z_count"))
+        planes = lines // rows
         # The starts of lines and planes in their beats recur after N of them.
         total = sum(
             -(-((start + row * across + plane * down) % n + size) // n)
@@ -244,8 +246,3 @@ def _count(command: Command, name: str) -> int:
     value = command.fields.get(name, 1)
     assert isinstance(value, int)
     return value
-
-
-def _lines(command: Command, *names: str) -> int:
-    first, second = names or ("z_count", "y_count")
-    return _count(command, first) * _count(command, second)

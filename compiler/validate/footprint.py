@@ -160,10 +160,11 @@ def _load(config: MlaConfig, c: CommandFields) -> Iterator[StridedRegion]:
     if c.transpose:
         yield region(space, c.dst, [(c.z_count, c.dst_z), (c.len, c.dst_y)], c.y_count, write=True)
     else:
-        line = c.len * (2 if c.int4 else 1)
+        line = 2 * config.n if c.packed else c.len
         yield region(space, c.dst, [(c.z_count, c.dst_z), (c.y_count, c.dst_y)], line, write=True)
     if not c.fill:
-        yield region("dram", c.dram, [(c.z_count, c.dram_z), (c.y_count, c.dram_y)], c.len)
+        planes = 1 if c.packed else c.z_count
+        yield region("dram", c.dram, [(planes, c.dram_z), (c.y_count, c.dram_y)], c.len)
 
 
 def _store(config: MlaConfig, c: CommandFields) -> Iterator[StridedRegion]:

@@ -383,4 +383,7 @@ def work(config: MlaConfig, unit: Unit, c: CommandFields) -> int:
         return c.oc_count * c.ic_count * c.ky_count * c.kx_count * c.y_count * c.x_count
     if unit == Unit.FUSE:
         return c.n_count * c.y_count * c.x_count * c.wy_count * c.wx_count * config.fuse_rate
-    return c.z_count * c.y_count * -(-c.len // config.n)
+    beats = -(-c.len // config.n)
+    if unit == Unit.LOAD and c.packed:
+        return c.y_count * max(beats, c.z_count)
+    return c.z_count * c.y_count * beats

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from cosim.golden.command import Command
-from cosim.golden.dma import expand_nibbles
 from cosim.golden.fuse import WriteStatistics, run_block
 from cosim.golden.matrix import run_copies
 from cosim.golden.memory import Memories
 from cosim.semantics.command_fields import CommandFields
 from cosim.semantics.fuse_points import PointBlock, points
+from cosim.semantics.packed_weights import expand
 from hw.config import MlaConfig
 from hw.isa.enums import BSource, Space, Unit
 
@@ -104,6 +104,9 @@ class BatchMemories:
                 run_copies(self._each, command.config)
 
     def _load(self, c: CommandFields) -> None:
+        if c.packed:
+            self._load_packed(c)
+            return
         space = Space(c.space)
         target = self.sp if space == Space.SP else (None, self._flat.param, self._flat.table)[space]
         assert target is not None
@@ -118,12 +121,20 @@ class BatchMemories:
             for y in range(c.y_count):
                 start = c.dst + z * c.dst_z + y * c.dst_y
                 if c.fill:
-                    target[..., start : start + c.len * (2 if c.int4 else 1)] = c.fill_value
+                    target[..., start : start + c.len] = c.fill_value
                     continue
                 line = self._line(c.dram + z * c.dram_z + y * c.dram_y, c.len, target)
-                if c.int4:
-                    line = expand_nibbles(line.reshape(-1)).reshape(*line.shape[:-1], -1)
                 target[..., start : start + line.shape[-1]] = line
+
+    def _load_packed(self, c: CommandFields) -> None:
+        n = self.config.n
+        for y in range(c.y_count):
+            line = self._line(c.dram + y * c.dram_y, c.len, self.sp)
+            lines = [expand(each, c.z_count, n) for each in line.reshape(-1, c.len)]
+            groups = np.stack(lines).reshape(*line.shape[:-1], c.z_count, 2 * n)
+            for z in range(c.z_count):
+                start = c.dst + y * c.dst_y + z * c.dst_z
+                self.sp[..., start : start + 2 * n] = groups[..., z, :]
 
     def _line(self, start: int, size: int, target: np.ndarray) -> np.ndarray:
         """Return bytes of DRAM for a target: of shape (byte) if either exists once, otherwise of shape (copy, byte)."""

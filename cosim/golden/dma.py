@@ -4,6 +4,7 @@ import numpy as np
 
 from cosim.golden.memory import Memories
 from cosim.semantics.command_fields import CommandFields
+from cosim.semantics.packed_weights import expand
 from hw.isa.enums import Space
 
 #: Increments of performance counters, by name.
@@ -12,6 +13,8 @@ Events = dict[str, int]
 
 def run_load(memories: Memories, c: CommandFields) -> Events:
     """Execute a LOAD command and return its counter events."""
+    if c.packed:
+        return _load_packed(memories, c)
     target = (memories.sp, memories.param, memories.table)[Space(c.space)]
     for z in range(c.z_count):
         if c.transpose:
@@ -20,20 +23,22 @@ def run_load(memories: Memories, c: CommandFields) -> Events:
         for y in range(c.y_count):
             start = c.dst + z * c.dst_z + y * c.dst_y
             if c.fill:
-                target[start : start + c.len * (2 if c.int4 else 1)] = c.fill_value
+                target[start : start + c.len] = c.fill_value
                 continue
             source = c.dram + z * c.dram_z + y * c.dram_y
             line = memories.dram[source : source + c.len]
-            if c.int4:
-                line = expand_nibbles(line)
             target[start : start + line.size] = line
     return {"load_bytes": 0 if c.fill else c.len * c.y_count * c.z_count}
 
 
-def expand_nibbles(line: np.ndarray) -> np.ndarray:
-    """Expand bytes with pairs of int4 values to sign-extended bytes, with the low nibble first."""
-    pairs = np.stack([line & 15, line >> 4], axis=-1).reshape(-1)
-    return ((pairs ^ 8) - 8).astype(np.uint8)
+def _load_packed(memories: Memories, c: CommandFields) -> Events:
+    n = memories.config.n
+    for y in range(c.y_count):
+        source, start = c.dram + y * c.dram_y, c.dst + y * c.dst_y
+        groups = expand(memories.dram[source : source + c.len], c.z_count, n).reshape(c.z_count, 2 * n)
+        for z, group in enumerate(groups):
+            memories.sp[start + z * c.dst_z :][: 2 * n] = group
+    return {"load_bytes": c.len * c.y_count}
 
 
 def _load_plane_transposed(dram: np.ndarray, target: np.ndarray, c: CommandFields, z: int) -> None:

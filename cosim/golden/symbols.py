@@ -161,6 +161,9 @@ class SymbolMachine:
             work[command.unit](command.config)
 
     def _load(self, c: CommandFields) -> None:
+        if c.packed:
+            self._load_packed(c)
+            return
         target = (self.sp, self.param, self.table)[Space(c.space)]
         for z in range(c.z_count):
             lines = c.dram + z * c.dram_z + np.arange(c.y_count) * c.dram_y
@@ -172,15 +175,20 @@ class SymbolMachine:
             for y, line in enumerate(lines):
                 start = c.dst + z * c.dst_z + y * c.dst_y
                 if c.fill:
-                    target[start : start + c.len * (2 if c.int4 else 1)] = (
-                        constant("byte", c.fill_value) & self.hash_bits
-                    )
+                    target[start : start + c.len] = constant("byte", c.fill_value) & self.hash_bits
                     continue
                 source = self.dram[line : line + c.len]
-                if c.int4:
-                    halves = [join(source, constant(half)) for half in ("low nibble", "high nibble")]
-                    source = np.stack(halves, axis=-1).reshape(-1) & self.hash_bits
                 target[start : start + source.size] = source
+
+    def _load_packed(self, c: CommandFields) -> None:
+        """Expand lines, each byte of which depends on the whole line."""
+        places = np.arange(c.z_count)[:, None] * c.dst_z + np.arange(2 * self.config.n)
+        for y in range(c.y_count):
+            line = c.dram + y * c.dram_y
+            whole = join(numbered(self.dram[line : line + c.len], 0), constant("packed", c.len))
+            positions = mix(np.arange(places.size, dtype=np.uint64)).reshape(places.shape)
+            for place, symbols in zip(places, mix(whole + positions) & self.hash_bits, strict=True):
+                self.sp[c.dst + y * c.dst_y + place] = symbols
 
     def _store(self, c: CommandFields) -> None:
         for z in range(c.z_count):

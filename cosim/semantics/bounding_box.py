@@ -120,7 +120,7 @@ def _load(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
     if c.transpose:
         yield box(space, c.dst, [(c.z_count, c.dst_z), (c.len, c.dst_y)], c.y_count, True)
     else:
-        line = c.len * (2 if c.int4 else 1)
+        line = 2 * config.n if c.packed else c.len
         yield box(space, c.dst, [(c.z_count, c.dst_z), (c.y_count, c.dst_y)], line, True)
     if not c.fill:
         yield box("dram", c.dram, [(c.z_count, c.dram_z), (c.y_count, c.dram_y)], c.len)

@@ -81,9 +81,12 @@ def _bad_load(config: MlaConfig, c: CommandFields) -> Iterator[bool]:
     n = config.n
     yield _any_zero(c, "len", "y_count", "z_count")
     yield c.space > Space.TABLE
-    yield bool(c.transpose and (c.int4 or c.fill or c.len > n or c.y_count > n or c.space != Space.SP))
-    yield bool(c.int4 and c.fill)
-    yield c.space != Space.SP and bool(c.int4 or any(value % n for value in (c.dst, c.dst_y, c.dst_z, c.len)))
+    rows = any(value % n for value in (c.dst, c.dst_y, c.dst_z))
+    yield bool(c.transpose and (c.fill or c.len > n or c.y_count > n or c.space != Space.SP))
+    yield c.space != Space.SP and (rows or c.len % n != 0)
+    yield bool(
+        c.packed and (not config.packed_loads or c.fill or c.transpose or c.space != Space.SP or rows)
+    )
 
 
 def _bad_store(config: MlaConfig, c: CommandFields) -> Iterator[bool]:

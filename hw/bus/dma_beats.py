@@ -13,15 +13,14 @@ def span_layout(config: MlaConfig, context: ShapeLike) -> data.StructLayout:
     """Return the layout of a line at the input of BeatWalk.
 
     `start`: position of the line's first byte within the first beat. `last`: position of the line's last byte, counted
-    from byte 0 of the first beat. `addr`: scratchpad address of byte 0 of the first beat. `double`: set if each beat
-    fills two rows of the scratchpad. `slot`: index of the first beat within its chunk of `chunk_beats` beats.
+    from byte 0 of the first beat. `addr`: scratchpad address of byte 0 of the first beat. `slot`: index of the first
+    beat within its chunk of `chunk_beats` beats.
     """
     return data.StructLayout(
         {
             "start": (config.n - 1).bit_length(),
             "last": 21,
             "addr": SP_ADDR_BITS,
-            "double": 1,
             "slot": (chunk_beats(config) - 1).bit_length(),
             "context": context,
         }
@@ -110,6 +109,6 @@ class BeatWalk(wiring.Component):
                 held.start.eq(0),
                 held.slot.eq(held.slot + 1),
                 held.last.eq(held.last - n),
-                held.addr.eq(held.addr + Mux(held.double, 2 * n, n)),
+                held.addr.eq(held.addr + n),
             ]
         return m

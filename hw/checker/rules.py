@@ -1,6 +1,6 @@
 """Rules of BAD_COMMAND: illegal values of a command's fields that do not depend on the sizes of its walks."""
 
-from amaranth.hdl import Cat, Value
+from amaranth.hdl import Cat, Const, Value
 from amaranth.lib import data
 
 from hw.checker.values import times_groups
@@ -17,15 +17,14 @@ def load_rules(fields: data.View, config: MlaConfig) -> list[Value]:
     word, n = fields.word, config.n
     elsewhere = word.space != Space.SP
     low = (n - 1).bit_length()
-    unaligned = Cat(
-        getattr(fields, name).as_unsigned()[:low] for name in ("dst", "dst_y", "dst_z", "len")
-    ).any()
+    rows = Cat(getattr(fields, name).as_unsigned()[:low] for name in ("dst", "dst_y", "dst_z")).any()
+    unaligned = rows | fields.len[:low].any()
     return [
         *_zero(fields, "len", "y_count", "z_count"),
         word.space > Space.TABLE,
-        word.transpose & (word.int4 | word.fill | elsewhere | (fields.len > n) | (fields.y_count > n)),
-        word.int4 & word.fill,
-        elsewhere & (word.int4 | unaligned),
+        word.transpose & (word.fill | elsewhere | (fields.len > n) | (fields.y_count > n)),
+        elsewhere & unaligned,
+        word.packed & (word.fill | word.transpose | elsewhere | rows if config.packed_loads else Const(1)),
     ]
 
 

@@ -52,7 +52,7 @@ def load_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Va
             Unit.LOAD,
             "dst_touched",
             21,
-            Mux(word.transpose, fields.y_count, Mux(word.int4, length << 1, length)),
+            Mux(word.transpose, fields.y_count, Mux(word.packed, 2 * config.n, length)),
         ),
         **_halves(fields, "dram_y"),
         **_halves(fields, "dram_z"),

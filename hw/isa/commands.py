@@ -202,7 +202,7 @@ LOAD_WORD = Packed(
         Field("space", 2, doc="destination", enum=names(Space)),
         Field("fill", 1, doc="write fill_value instead of reading DRAM"),
         Field("transpose", 1, doc="write each z plane of y_count lines of len bytes transposed"),
-        Field("int4", 1, doc="expand each DRAM byte to two sign-extended bytes, low nibble first"),
+        Field("packed", 1, doc="expand packed weights: each line contains z_count groups of 2N bytes"),
         Field("fill_value", 8, doc="byte written by a fill"),
     ),
 )
@@ -213,11 +213,11 @@ LOAD_FIELDS = (
     Field("dst", 20, doc="byte address in the destination space"),
     Field("len", 20, default=1, doc="bytes read in each line"),
     count("y_count", "lines"),
-    count("z_count", "planes"),
+    count("z_count", "planes (with packed: groups of each line)"),
     Field("dram_y", 32, signed=True, doc="DRAM bytes from line to line"),
-    Field("dram_z", 32, signed=True, doc="DRAM bytes from plane to plane"),
+    Field("dram_z", 32, signed=True, doc="DRAM bytes from plane to plane (not used with packed)"),
     stride("dst_y", "destination bytes from line to line (with transpose: from column to column)"),
-    stride("dst_z", "destination bytes from plane to plane"),
+    stride("dst_z", "destination bytes from plane to plane (with packed: from group to group)"),
 )
 
 STORE_FIELDS = (

@@ -46,9 +46,12 @@ class SpWritePort(wiring.Signature):
     Like a read, a write is accepted with `valid & ready` and granted with `waits & ready`; reads granted in later
     cycles return the new data. `addr` + i wraps at the size of the memory. Therefore `addr` may precede the first byte
     of a partial first beat, in which case the low bits of the mask are 0.
+
+    With `pairs`, a write with `pair` set writes `data` and then the n bytes of `next` from `addr`, a multiple of n;
+    `mask` applies to both.
     """
 
-    def __init__(self, config: MlaConfig):
+    def __init__(self, config: MlaConfig, *, pairs: bool = False):
         super().__init__(
             {
                 "valid": Out(1),
@@ -57,6 +60,7 @@ class SpWritePort(wiring.Signature):
                 "mask": Out(config.n),
                 "ready": In(1),
                 "waits": In(1),
+                **({"pair": Out(1), "next": Out(8 * config.n)} if pairs else {}),
             }
         )
 

@@ -212,8 +212,8 @@ class Scratchpad(wiring.Component):
     fuse_write, load_write : In(SpWritePort)
         Write ports, highest priority first.
     events : Out(SP_EVENTS)
-        Counts of accesses granted and refused in the previous cycle, by the bank of their first byte; a read of a pair
-        of rows counts twice.
+        Counts of accesses granted and refused in the previous cycle, by the bank of their first byte; a read or
+        write of a pair of rows counts twice.
     """
 
     def __init__(self, config: MlaConfig):
@@ -224,7 +224,8 @@ class Scratchpad(wiring.Component):
                     name: In(SpReadPort(config, pairs=name == "weight" and config.weight_rows > 1))
                     for name in READERS
                 },
-                **{name: In(SpWritePort(config)) for name in WRITERS},
+                "fuse_write": In(SpWritePort(config)),
+                "load_write": In(SpWritePort(config, pairs=bool(config.packed_loads))),
                 "events": Out(SP_EVENTS),
             }
         )
@@ -267,13 +268,15 @@ class Scratchpad(wiring.Component):
         access = SpAccess(m, self._config, name, port.addr, pair)
         return access.held(m, f"{name}_held", port.valid & port.ready)
 
-    def _hold_row(self, m: Module, name: str) -> tuple[Signal, Signal]:
-        """Return the data and the mask of the write that waits in the registers of a port."""
+    def _hold_row(self, m: Module, name: str) -> tuple[Value, Value, Value]:
+        """Return the data, the second row and the mask of the write that waits in the registers of a port."""
         port = getattr(self, name)
         take = port.valid & port.ready
-        return enable_register(m, f"{name}_data", port.data, take), enable_register(
-            m, f"{name}_bytes", port.mask, take
-        )
+        written = enable_register(m, f"{name}_data", port.data, take)
+        following = written
+        if "pair" in port.signature.members:
+            following = enable_register(m, f"{name}_next", port.next, take & port.pair)
+        return written, following, enable_register(m, f"{name}_bytes", port.mask, take)
 
     def _banks(self, m: Module) -> tuple[list[Ram], list[Ram]]:
         """Add the memories of all banks; return those of the even halves and those of the odd halves."""
@@ -333,7 +336,10 @@ class Scratchpad(wiring.Component):
     def _steer_writes(
         self, m: Module, ram: Ram, accesses: dict[str, SpAccess], asked: dict, half: int, bank: int
     ) -> None:
-        """Drive the write port of one memory; both halves receive the same rotated data with different byte enables."""
+        """Drive the write port of one memory.
+
+        Except in a pair of rows, both halves receive the same rotated data with different byte enables.
+        """
         if bank == half == 0:
             self._rotated = {name: self._rotate(m, name, accesses[name]) for name in accesses}
         fuse, load = WRITERS
@@ -342,23 +348,30 @@ class Scratchpad(wiring.Component):
         load_uses = asked[load][half][bank] & self.load_write.ready
         m.d.comb += [
             ram.w_addr.eq(Mux(fuse_asks, accesses[fuse].word[half], accesses[load].word[half])),
-            ram.w_data.eq(Mux(fuse_asks, fuse_data, load_data)),
+            ram.w_data.eq(Mux(fuse_asks, fuse_data[half], load_data[half])),
             ram.w_en.eq(Mux(fuse_asks, fuse_masks[half], Mux(load_uses, load_masks[half], 0))),
         ]
 
-    def _rotate(self, m: Module, name: str, access: SpAccess) -> tuple[Signal, tuple[Signal, Signal]]:
-        """Return the data of a write, rotated to their position in the rows, and the byte enables of both halves."""
-        n, (written, chosen) = self._config.n, self._written[name]
+    def _rotate(
+        self, m: Module, name: str, access: SpAccess
+    ) -> tuple[tuple[Value, Value], tuple[Signal, Signal]]:
+        """Return the data of a write, rotated to their position in the rows, and the byte enables, for both halves."""
+        n, (written, following, chosen) = self._config.n, self._written[name]
         row = rotate_left(m, f"{name}_row", written, access.offset, n)
         mask = rotate_left(m, f"{name}_mask", chosen, access.offset, n)
         masks = Signal(n, name=f"{name}_mask_even"), Signal(n, name=f"{name}_mask_odd")
         in_even = Signal(n, name=f"{name}_in_even")
         m.d.comb += [
             in_even.eq(Cat(access.offset <= j for j in range(n)) ^ access.odd.replicate(n)),
-            masks[0].eq(mask & in_even),
-            masks[1].eq(mask & ~in_even),
+            masks[0].eq(mask & (in_even | access.pair.replicate(n))),
+            masks[1].eq(mask & (~in_even | access.pair.replicate(n))),
         ]
-        return row, masks
+        if following is written:
+            return (row, row), masks
+        even, odd = (
+            Mux(access.pair & (access.odd if half == 0 else ~access.odd), following, row) for half in range(2)
+        )
+        return (even, odd), masks
 
     def _count(self, m: Module, reads: dict[str, SpAccess], writes: dict[str, SpAccess]) -> None:
         """Count the events; each bank has a separate bit field, so that one addition updates all counts."""
@@ -371,7 +384,7 @@ class Scratchpad(wiring.Component):
                 port = getattr(self, name)
                 happens = port.waits & (~port.ready if kind == "conflicts" else port.ready)
                 one = Signal(width * banks, name=f"{name}_{kind}")
-                rows = Mux(access.pair, 2, 1) if kind == "reads" else Const(1, 2)
+                rows = Const(1, 2) if kind == "conflicts" else Mux(access.pair, 2, 1)
                 m.d.sync += one.eq(
                     Cat(
                         Cat(Mux(happens & (access.bank == b), rows, 0), Const(0, width - 2))

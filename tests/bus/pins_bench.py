@@ -187,13 +187,17 @@ class PinsTestbench:
                 dst=rng.randrange(low, high),
                 dst_y=rng.randrange(-9 * N, 9 * N),
                 dst_z=rng.randrange(-99, 99),
-                int4=int(rng.random() < 0.15),
                 tag=rng.randrange(3),
             )
             if rng.random() < 0.15:
-                command["word"]["int4"], command["word"]["transpose"] = 0, 1
+                command["word"]["transpose"] = 1
                 command["len"], command["y_count"] = rng.randrange(1, N + 1), rng.randrange(1, N + 1)
-            touched = [a for a, _ in load_writes(command, bytes(DRAM_BYTES))]
+            elif rng.random() < 0.2:
+                command["word"]["packed"], command["dst_z"] = 1, rng.choice([2 * N, rng.randrange(-4, 4) * N])
+                command["z_count"] = rng.randrange(1, 20)
+                for name in ("dst", "dst_y"):
+                    command[name] = command[name] // N * N
+            touched = [a for a, _ in load_writes(command, bytes(DRAM_BYTES), N)]
             if low <= min(touched) and max(touched) < high:
                 return command
 
@@ -231,12 +235,12 @@ class PinsTestbench:
         for command in loads:
             marked = (
                 load_writes(
-                    command, bytes(1 if a // N * N in self.ram.faults else 0 for a in range(DRAM_BYTES))
+                    command, bytes(1 if a // N * N in self.ram.faults else 0 for a in range(DRAM_BYTES)), N
                 )
-                if (self.ram.faults and not command["word"]["int4"])
+                if (self.ram.faults and not command["word"]["packed"])
                 else None
             )
-            for i, (addr, value) in enumerate(load_writes(command, good)):
+            for i, (addr, value) in enumerate(load_writes(command, good, N)):
                 if marked is None or not marked[i][1]:
                     self.sp[addr] = value
 
@@ -295,10 +299,10 @@ async def errors(dut) -> None:
     for turn in range(40):
         bench.ram.stall(rng, rng.choice([0, 0.3]))
         loads = [bench.random_load(0, SP_BYTES // 2) for _ in range(3)]
-        for command in loads:  # int4 and transpose would spread a fault over several bytes
-            command["word"]["int4"] = command["word"]["transpose"] = 0
-        loads = [c for c in loads if max(a for a, _ in load_writes(c, bytes(DRAM_BYTES))) < SP_BYTES // 2]
-        loads = [c for c in loads if min(a for a, _ in load_writes(c, bytes(DRAM_BYTES))) >= 0]
+        for command in loads:  # packed and transpose would spread a fault over several bytes
+            command["word"]["packed"] = command["word"]["transpose"] = 0
+        loads = [c for c in loads if max(a for a, _ in load_writes(c, bytes(DRAM_BYTES), N)) < SP_BYTES // 2]
+        loads = [c for c in loads if min(a for a, _ in load_writes(c, bytes(DRAM_BYTES), N)) >= 0]
         stores = [bench.random_store(SP_BYTES // 2, SP_BYTES) for _ in range(3)]
         touched = [
             c["dram"] + rng.randrange(c["len"]) + c["dram_y"] * rng.randrange(c["y_count"])

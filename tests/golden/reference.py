@@ -8,6 +8,7 @@ from math import isqrt
 
 from cosim.semantics.command_fields import CommandFields
 from tests.support.floats import float32, significand
+from tests.support.packed_reference import unpacked
 
 LOW, HIGH = -(1 << 31), (1 << 31) - 1
 SIZE = (1, 1, 2, 4)
@@ -67,17 +68,16 @@ def element(memory: list[int], address: int, dtype: int) -> int:
 
 def load(mem: dict, n: int, c: CommandFields) -> None:
     target = mem[("sp", "param", "table")[c.space]]
-    for z in range(c.z_count):
+    for y in range(c.y_count) if c.packed else ():
+        start = c.dram + y * c.dram_y
+        for i, byte in enumerate(unpacked(bytes(mem["dram"][start : start + c.len]), c.z_count, n)):
+            target[c.dst + y * c.dst_y + i // (2 * n) * c.dst_z + i % (2 * n)] = byte
+    for z in range(c.z_count if not c.packed else 0):
         for y in range(c.y_count) if not c.transpose else ():
             for i in range(c.len):
                 byte = c.fill_value if c.fill else mem["dram"][c.dram + z * c.dram_z + y * c.dram_y + i]
                 at = c.dst + z * c.dst_z + y * c.dst_y
-                if not c.int4:
-                    target[at + i] = byte
-                elif c.fill:
-                    target[at + 2 * i] = target[at + 2 * i + 1] = byte
-                else:
-                    target[at + 2 * i], target[at + 2 * i + 1] = sx(byte, 4) & 255, sx(byte >> 4, 4) & 255
+                target[at + i] = byte
         for i in range(c.len) if c.transpose else ():
             for y in range(c.y_count):
                 target[c.dst + z * c.dst_z + i * c.dst_y + y] = mem["dram"][

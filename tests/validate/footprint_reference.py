@@ -27,11 +27,12 @@ def _load(n, c) -> Touched:
     space = ("sp", "param", "table")[c.space]
     for z, y in product(range(c.z_count), range(c.y_count)):
         if not c.fill:
-            out |= _span("dram", c.dram + z * c.dram_z + y * c.dram_y, c.len)
+            out |= _span("dram", c.dram + (0 if c.packed else z * c.dram_z) + y * c.dram_y, c.len)
         if c.transpose:
             out |= {(space, c.dst + z * c.dst_z + i * c.dst_y + y, True) for i in range(c.len)}
         else:
-            out |= _span(space, c.dst + z * c.dst_z + y * c.dst_y, c.len << c.int4, True)
+            size = 2 * n if c.packed else c.len
+            out |= _span(space, c.dst + z * c.dst_z + y * c.dst_y, size, True)
     return out
 
 

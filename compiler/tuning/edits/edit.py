@@ -280,10 +280,12 @@ def split(command: Issued, dim: Dim, eighths: int) -> tuple[Issued, Issued]:
 
 def _load(command: Issued, n: int) -> Iterator[Dim]:
     word = LOAD_WORD.unpack(get(command, "word"))
-    yield Dim("z_count", (("dram", "dram_z"), ("dst", "dst_z")))
+    if not word["packed"]:
+        yield Dim("z_count", (("dram", "dram_z"), ("dst", "dst_z")))
     if not word["transpose"]:
         yield Dim("y_count", (("dram", "dram_y"), ("dst", "dst_y")))
-        yield Dim("len", (("dram", 1), ("dst", 2 if word["int4"] else 1)), grain=n)
+    if not word["transpose"] and not word["packed"]:
+        yield Dim("len", (("dram", 1), ("dst", 1)), grain=n)
 
 
 def _store(_: Issued, n: int) -> Iterator[Dim]:

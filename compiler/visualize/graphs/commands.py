@@ -41,9 +41,11 @@ def traffic(config: MlaConfig, command: Issued) -> dict[str, int]:
     )
 
 
-def _load(_: int, c: CommandFields) -> dict[str, int]:
+def _load(n: int, c: CommandFields) -> dict[str, int]:
+    if c.packed:
+        return {"dram": c.len * c.y_count, "dst": 2 * n * c.y_count * c.z_count}
     count = c.len * c.y_count * c.z_count
-    return {"dram": 0 if c.fill else count, "dst": count * (2 if c.int4 else 1)}
+    return {"dram": 0 if c.fill else count, "dst": count}
 
 
 def _store(_: int, c: CommandFields) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Checks of the serial checker on single fields: flags of the packed words, tile size, and rules."""
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data
 
 from hw.checker.rules import fuse_word_rules
@@ -43,13 +43,14 @@ def check_flags(
         Flag.ALWAYS: 1,
         Flag.FILL: load.fill,
         Flag.TRANSPOSE: load.transpose,
-        Flag.INT4: load.int4,
+        Flag.PACKED: load.packed,
+        Flag.COPIES: ~load.transpose & ~load.packed,
         Flag.AWAY: away,
         Flag.PARAM: load.space == Space.PARAM,
         Flag.TABLE: load.space[1],
         Flag.BAD_LOAD: (load.space > Space.TABLE)
-        | (load.transpose & (load.int4 | load.fill | away))
-        | (load.int4 & (load.fill | away)),
+        | (load.transpose & (load.fill | away))
+        | (load.packed & (load.fill | load.transpose | away if config.packed_loads else Const(1))),
         Flag.DW: matrix.dw,
         Flag.DW_KEEP: matrix.dw & matrix.keep,
         Flag.DW_GROUPS: matrix.dw & matrix.groups[1],

@@ -118,7 +118,7 @@ class Flag(IntEnum):
     ALWAYS = 0
     FILL = 1
     TRANSPOSE = 2
-    INT4 = 3
+    PACKED = 3
     AWAY = 4  # the destination of LOAD is a parameter or table slot
     PARAM = 5
     TABLE = 6
@@ -152,6 +152,7 @@ class Flag(IntEnum):
     REDUCES = 34
     BAD_FUSE = 35
     SHORT = 36  # depthwise, and the last quotient is 0
+    COPIES = 37  # LOAD, neither transposed nor packed
 
 
 #: Fields of a micro-instruction, whose condition is met if the flag differs from `unless`.

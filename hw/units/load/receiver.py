@@ -1,6 +1,6 @@
 """Receiving side of LOAD, which matches the beats of the bus with the lines of commands."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
+from amaranth.hdl import Const, Elaboratable, Module, Mux, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -8,6 +8,7 @@ from hw.bus.axi import RESP_ERROR_BIT, read_beat
 from hw.bus.dma_beats import BeatWalk
 from hw.bus.dma_lines import LineWalk, PipelinedLineWalk, walk_layout
 from hw.config import SP_ADDR_BITS, MlaConfig
+from hw.units.load.unpacker import Unpacker
 from hw.units.load.writer import item_layout
 
 
@@ -25,6 +26,7 @@ def _mode_layout(config: MlaConfig) -> data.StructLayout:
     """Return the layout of a command's settings for the write side.
 
     `rest` is the number of bytes of a line minus one; `rows` is the number of lines minus one.
+    `groups` is the number of groups of a line of packed weights minus one.
     """
     lane_bits = (config.n - 1).bit_length()
     return data.StructLayout(
@@ -33,11 +35,12 @@ def _mode_layout(config: MlaConfig) -> data.StructLayout:
             "table": 1,
             "fill": 1,
             "collect": 1,
-            "int4": 1,
+            "packed": 1,
             "fill_value": 8,
             "tag": 6,
             "rest": 20,
             "rows": lane_bits,
+            "groups": 16,
             "dst_step": SP_ADDR_BITS,
         }
     )
@@ -60,7 +63,7 @@ def _line_context(config: MlaConfig) -> data.StructLayout:
 class LoadReceiver(wiring.Component):
     """Converter from beats of the bus to items that LOAD writes.
 
-    Lines of a fill need no beats; with int4, each beat becomes two items.
+    Lines of a fill need no beats. Lines of packed weights pass through an `Unpacker`.
 
     Latency: two cycles from a command to its first beat, none from a beat to its item. Throughput: one item per cycle,
     without a gap between lines or commands.
@@ -115,28 +118,41 @@ class LoadReceiver(wiring.Component):
         m.d.comb += [
             lines.clear.eq(self.clear),
             beats.clear.eq(self.clear),
-            self.next_valid.eq(beats.beat.valid),
-            self.next_tag.eq(mode.tag),
-            self.waits.eq(beats.beat.valid & ~mode.fill & self.item.ready & ~self.r.valid & ~self.clear),
-            self.active.eq(lines.line.valid | beats.beat.valid),
+        ]
+        unpacker: Unpacker | None = None
+        if config.packed_loads:
+            m.submodules.unpacker = unpacker = Unpacker(config)
+            m.d.comb += unpacker.clear.eq(self.clear)
+        # Items are in order: a beat waits until the groups of the packed line before it have been written.
+        groups, takes = (unpacker.active, unpacker.beat.ready) if unpacker else (Const(0), Const(0))
+        m.d.comb += [
+            self.next_valid.eq(beats.beat.valid | groups),
+            self.next_tag.eq(Mux(groups, unpacker.next_tag, mode.tag) if unpacker else mode.tag),
+            self.waits.eq(
+                beats.beat.valid
+                & ~mode.fill
+                & Mux(mode.packed, takes, self.item.ready & ~groups)
+                & ~self.r.valid
+                & ~self.clear
+            ),
+            self.active.eq(lines.line.valid | beats.beat.valid | groups),
         ]
         self._span(m, lines, beats)
-        self._join(m, beats)
+        self._join(m, beats, groups, takes)
+        if unpacker:
+            self._unpack(m, beats, unpacker)
         return m
 
     def _span(self, m: Module, lines: LineWalk, beats: BeatWalk) -> None:
         """Compute the position of a line within the beats of the bus."""
         line, span = lines.line.payload, beats.line.payload
         offset, mode = line.dram, line.context
-        before = Signal(self._lane_bits + 1)
         m.d.comb += [
             beats.line.valid.eq(lines.line.valid),
             lines.line.ready.eq(beats.line.ready),
-            before.eq(Mux(mode.int4, offset << 1, offset)),
             span.start.eq(offset),
             span.last.eq(mode.rest + offset),
-            span.addr.eq(line.dst - before),
-            span.double.eq(mode.int4),
+            span.addr.eq(line.dst - offset),
             span.context.mode.eq(mode),
             span.context.offset.eq(offset),
             span.context.dst.eq(line.dst),
@@ -144,26 +160,32 @@ class LoadReceiver(wiring.Component):
             span.context.end.eq(line.end),
         ]
 
-    def _join(self, m: Module, beats: BeatWalk) -> None:
-        """Combine beats of the walk with beats of the bus; with int4, each beat is used twice, low half first."""
-        n, half_bits = self._config.n, 4 * self._config.n
+    def _join(self, m: Module, beats: BeatWalk, groups: Value, takes: Value) -> None:
+        """Combine beats of the walk with beats of the bus.
+
+        Parameters
+        ----------
+        m : Module
+            Module that the logic is added to.
+        beats : BeatWalk
+            Beats of the walk.
+        groups : Value
+            High while groups of packed weights, which become items, precede the beat.
+        takes : Value
+            High if the unpacker accepts a beat.
+        """
         beat, item = beats.beat.payload, self.item.payload
         context, mode = beat.context, beat.context.mode
-        bus, upper, final = self.r.payload, Signal(), Signal()
-        packed, packed_mask = Signal(half_bits), Signal(n // 2)
+        bus = self.r.payload
+        accepts = Mux(mode.packed, takes, self.item.ready & ~groups)
         m.d.comb += [
-            final.eq(~mode.int4 | upper),
-            self.item.valid.eq(beats.beat.valid & (mode.fill | self.r.valid)),
-            beats.beat.ready.eq((mode.fill | self.r.valid) & self.item.ready & final),
-            self.r.ready.eq(self.clear | (beats.beat.valid & ~mode.fill & self.item.ready & final)),
-            packed.eq(Mux(upper, bus.data[half_bits:], bus.data[:half_bits])),
-            packed_mask.eq(Mux(upper, beat.mask[n // 2 :], beat.mask[: n // 2])),
-            item.data.eq(
-                Mux(mode.fill, mode.fill_value.replicate(n), Mux(mode.int4, _expand(packed), bus.data))
-            ),
-            item.mask.eq(Mux(mode.int4, Cat(bit.replicate(2) for bit in packed_mask), beat.mask)),
-            item.addr.eq(Mux(upper, beat.addr + n, beat.addr)),
-            item.kept.eq(Mux(mode.fill | ~final, 0, beat.bytes)),
+            self.item.valid.eq(beats.beat.valid & ~mode.packed & ~groups & (mode.fill | self.r.valid)),
+            beats.beat.ready.eq((mode.fill | self.r.valid) & accepts),
+            self.r.ready.eq(self.clear | (beats.beat.valid & ~mode.fill & accepts)),
+            item.data.eq(Mux(mode.fill, mode.fill_value.replicate(self._config.n), bus.data)),
+            item.mask.eq(beat.mask),
+            item.addr.eq(beat.addr),
+            item.kept.eq(Mux(mode.fill, 0, beat.bytes)),
             item.tag.eq(mode.tag),
             item.slot.eq(mode.slot),
             item.table.eq(mode.table),
@@ -173,19 +195,46 @@ class LoadReceiver(wiring.Component):
             item.first.eq(beat.first),
             item.line_end.eq(beat.line_end),
             item.plane_end.eq(beat.line_end & context.plane_end),
-            item.end.eq(beat.line_end & context.end & final),
+            item.end.eq(beat.line_end & context.end),
             item.dst.eq(context.dst),
             item.dst_step.eq(mode.dst_step),
             item.columns.eq(mode.rest),
             item.rows.eq(mode.rows),
         ]
-        with m.If(self.clear):
-            m.d.sync += upper.eq(0)
-        with m.Elif(self.item.valid & self.item.ready):
-            m.d.sync += upper.eq(~final)
 
-
-def _expand(packed: Value) -> Value:
-    """Return the nibbles of `packed`, each sign-extended to a byte."""
-    nibbles = [packed.word_select(i, 4) for i in range(len(packed) // 4)]
-    return Cat(Cat(nibble, nibble[3].replicate(4)) for nibble in nibbles)
+    def _unpack(self, m: Module, beats: BeatWalk, unpacker: Unpacker) -> None:
+        """Send beats of packed weights to the unpacker, and its groups to the output."""
+        beat, item = beats.beat.payload, self.item.payload
+        context, mode = beat.context, beat.context.mode
+        bus, source, group = self.r.payload, unpacker.beat.payload, unpacker.group.payload
+        m.d.comb += [
+            unpacker.beat.valid.eq(beats.beat.valid & mode.packed & self.r.valid),
+            source.data.eq(bus.data),
+            source.start.eq(context.offset),
+            source.stop.eq(context.offset + mode.rest),
+            source.bad.eq(bus.resp[RESP_ERROR_BIT]),
+            source.end.eq(beat.line_end),
+            source.rest.eq(mode.rest),
+            source.groups.eq(mode.groups),
+            source.dst.eq(context.dst),
+            source.step.eq(mode.dst_step),
+            source.tag.eq(mode.tag),
+            source.last.eq(context.end),
+            unpacker.group.ready.eq(self.item.ready),
+        ]
+        with m.If(unpacker.active):
+            m.d.comb += [
+                self.item.valid.eq(unpacker.group.valid),
+                item.data.eq(group.rows[0]),
+                item.next.eq(group.rows[1]),
+                item.pair.eq(~group.drops),
+                item.mask.eq((~group.drops).replicate(self._config.n)),
+                item.addr.eq(group.addr),
+                item.kept.eq(group.kept),
+                item.tag.eq(group.tag),
+                item.slot.eq(0),
+                item.collect.eq(0),
+                item.bad.eq(group.bad),
+                item.offset.eq(0),
+                item.end.eq(group.end),
+            ]

@@ -23,7 +23,8 @@ class LoadUnit(wiring.Component):
     """LOAD unit, which executes LOAD commands as defined in docs/machine.md.
 
     One walker converts commands to bursts, up to COMMANDS commands ahead of their data. A second walker generates the
-    same lines when their beats arrive. The beats arrive in order, and each beat becomes one write (two with int4).
+    same lines when their beats arrive. The beats arrive in order, and each beat becomes one write (of packed
+    weights, bytes of several beats become writes of two rows).
     Latency: 4 cycles from a command to its first request, plus the latencies of LoadReceiver and LoadWriter.
     Throughput: one request and one beat per cycle, without a gap between lines or commands; a fill writes one row per
     cycle. The columns of a transposed plane are written while the next plane arrives.
@@ -70,7 +71,7 @@ class LoadUnit(wiring.Component):
                 "done": Out(1),
                 "ar": Out(stream.Signature(BURST)),
                 "r": In(stream.Signature(read_beat(config))),
-                "sp_write": Out(SpWritePort(config)),
+                "sp_write": Out(SpWritePort(config, pairs=bool(config.packed_loads))),
                 "slot_write": Out(SlotWritePort(config)),
                 "abort": In(1),
                 "busy": Out(1),
@@ -137,13 +138,13 @@ class LoadUnit(wiring.Component):
             requests.walk.valid.eq(self.cmd.valid & commands.w.ready & ~word.fill & ~drain),
             commands.w.valid.eq(self.cmd.valid & (word.fill | requests.walk.ready) & ~drain),
             walk.y_count.eq(cmd.y_count),
-            walk.z_count.eq(cmd.z_count),
+            walk.z_count.eq(Mux(word.packed, 1, cmd.z_count)),
             walk.context.rest.eq(cmd.len - 1),
             walk.dram.eq(cmd.dram),
             walk.dram_y.eq(cmd.dram_y),
             walk.dram_z.eq(cmd.dram_z),
             stored.y_count.eq(cmd.y_count),
-            stored.z_count.eq(cmd.z_count),
+            stored.z_count.eq(Mux(word.packed, 1, cmd.z_count)),
             # A fill starts each line at the first byte of a separate row; the columns of a transposed plane share the
             # base address of the plane.
             stored.dram.eq(Mux(word.fill, 0, cmd.dram)),
@@ -156,12 +157,13 @@ class LoadUnit(wiring.Component):
             mode.table.eq(word.space == Space.TABLE),
             mode.fill.eq(word.fill),
             mode.collect.eq(word.transpose),
-            mode.int4.eq(word.int4 & ~word.fill),
+            mode.packed.eq(word.packed),
+            mode.groups.eq(cmd.z_count - 1),
             mode.fill_value.eq(word.fill_value),
             mode.tag.eq(cmd.meta.tag),
             mode.rest.eq(cmd.len - 1),
             mode.rows.eq(cmd.y_count - 1),
-            mode.dst_step.eq(cmd.dst_y),
+            mode.dst_step.eq(Mux(word.packed, cmd.dst_z, cmd.dst_y)),
         ]
 
     def _observe(self, m: Module, receiver: LoadReceiver, writer: LoadWriter, log: OutstandingBursts) -> None:

@@ -16,7 +16,8 @@ def item_layout(config: MlaConfig) -> data.StructLayout:
     """Return the layout of a beat with the fields that determine its destination.
 
     `slot` is set if the destination is PARAM or TABLE, `table` if it is TABLE, and `collect` if it is the transposer.
-    If all three are 0, the destination is the scratchpad at `addr`. `offset` is the position of the line's first byte
+    If all three are 0, the destination is the scratchpad at `addr`; if `pair` is set, `next` is written there, too, after
+    `data`. `offset` is the position of the line's first byte
     within its first beat, and `kept` is the number of bytes to count. `bad` is set if the beat must not be written. The
     last four fields are used by the transposer.
     """
@@ -24,9 +25,11 @@ def item_layout(config: MlaConfig) -> data.StructLayout:
     return data.StructLayout(
         {
             "data": 8 * config.n,
+            "next": 8 * config.n,
+            "pair": 1,
             "mask": config.n,
             "addr": SP_ADDR_BITS,
-            "kept": config.n.bit_length(),
+            "kept": (2 * config.n + 1).bit_length(),
             "tag": 6,
             "slot": 1,
             "table": 1,
@@ -89,11 +92,11 @@ class LoadWriter(wiring.Component):
         super().__init__(
             {
                 "item": In(stream.Signature(item_layout(config))),
-                "sp_write": Out(SpWritePort(config)),
+                "sp_write": Out(SpWritePort(config, pairs=bool(config.packed_loads))),
                 "slot_write": Out(SlotWritePort(config)),
                 "visible": Out(1),
                 "done": Out(1),
-                "kept": Out(config.n.bit_length()),
+                "kept": Out((2 * config.n + 1).bit_length()),
                 "tag": Out(6),
                 "next_valid": In(1),
                 "next_tag": In(6),
@@ -131,6 +134,8 @@ class LoadWriter(wiring.Component):
             entry.o.ready.eq(vacancy(valid, go, self._config.pipelined)),
             self.busy.eq(entry.o.valid | valid | transposer.busy | port.waits),
         ]
+        if self._config.packed_loads:
+            m.d.comb += [port.pair.eq(~column.valid & item.pair), port.next.eq(item.next)]
         self._feed(m, transposer, item, line, rotated, rotated_mask, may)
         self._slot(m, item, rotated, go)
         # A command is done when its last write, which waits in a register of the scratchpad, is granted.

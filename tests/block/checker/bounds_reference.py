@@ -72,8 +72,9 @@ def _load(config, f):
     bad = (
         0 in (f["len"], f["y_count"], f["z_count"])
         or f["space"] == 3
-        or (f["transpose"] and (f["int4"] or f["fill"] or f["len"] > n or f["y_count"] > n or away))
-        or (f["int4"] and (away or f["fill"]))
+        or (f["transpose"] and (f["fill"] or f["len"] > n or f["y_count"] > n or away))
+        or (f["packed"] and (not config.packed_loads or away or f["fill"] or f["transpose"]))
+        or (f["packed"] and any(f[k] % n for k in ("dst", "dst_y", "dst_z")))
         or (away and any(f[k] % n for k in ("dst", "dst_y", "dst_z", "len")))
     )
 
@@ -86,7 +87,7 @@ def _load(config, f):
                 space,
                 f["dst"],
                 [(f["z_count"], f["dst_z"]), (f["y_count"], f["dst_y"])],
-                f["len"] << f["int4"],
+                2 * n if f["packed"] else f["len"],
             )
         if not f["fill"]:
             yield walk(

@@ -25,7 +25,7 @@ def _word(rng: random.Random, unit: Unit, name: str, n: int) -> int:
         ("dw", 0.4),
         ("transpose", 0.2),
         ("fill", 0.2),
-        ("int4", 0.2),
+        ("packed", 0.2),
         ("keep", 0.1),
         ("table_wide", 0.1),
         ("w_transpose", 0.3),
@@ -48,9 +48,9 @@ def _word(rng: random.Random, unit: Unit, name: str, n: int) -> int:
     if "tail_dim" in parts:
         parts["tail_dim"] = rng.choice((0, 1, 2, 3, 4, 7, 7, 7))
     if parts.get("transpose"):
-        parts["fill"] = parts["int4"] = parts["space"] = 0
+        parts["fill"] = parts["packed"] = parts["space"] = 0
     if parts.get("space") or parts.get("fill"):
-        parts["int4"] = 0
+        parts["packed"] = 0
     return packed.pack(**parts)
 
 
@@ -100,6 +100,9 @@ def command(rng: random.Random, unit: Unit, config) -> dict[str, int]:
         fields[name] = f.truncate(value)
     if unit == Unit.MATRIX and fields["word"] & 1:
         fields |= {"y_count": 1, "kx_count": 1, "ky_count": 1, "ic_count": 1}
+    if unit == Unit.LOAD and PACKED_FIELDS["load.word"].unpack(fields["word"])["packed"]:
+        for name in ("dst", "dst_y", "dst_z"):
+            fields[name] -= fields[name] % n
     _mutate(rng, unit, fields)
     return fields
 

@@ -83,17 +83,19 @@ def test_random_traffic(n: int, banks: int) -> None:
                         addr = config.sp_bytes - rng.randrange(1, n + 1)
                     if rng.random() < 0.1:
                         addr += config.sp_bytes  # address bits beyond the memory are ignored
-                    pair = name == "weight" and rng.random() < 0.5
+                    pair = name in ("weight", "load_write") and rng.random() < 0.5
                     pending[name] = (addr - addr % n if pair else addr), pair
-                    payload[name] = rng.randbytes(n), rng.choice([(1 << n) - 1, rng.getrandbits(n)])
+                    payload[name] = rng.randbytes(2 * n), rng.choice([(1 << n) - 1, rng.getrandbits(n)])
                 port = getattr(dut, name)
                 addr, pair = pending[name] or (rng.getrandbits(20), False)
                 ctx.set(port.valid, pending[name] is not None)
                 ctx.set(port.addr, addr)
-                if name == "weight":
+                if name in ("weight", "load_write"):
                     ctx.set(port.pair, pair)
                 if name in WRITERS and pending[name] is not None:
-                    ctx.set(port.data, int.from_bytes(payload[name][0], "little"))
+                    ctx.set(port.data, int.from_bytes(payload[name][0][:n], "little"))
+                    if pair:
+                        ctx.set(port.next, int.from_bytes(payload[name][0][n:], "little"))
                     ctx.set(port.mask, payload[name][1])
             events = ctx.get(dut.events)
             for key, value in counts_due.items():
@@ -119,8 +121,8 @@ def test_random_traffic(n: int, banks: int) -> None:
                 request = waiting[name]
                 if request is not None and ctx.get(getattr(dut, name).ready):
                     data, mask = written[name]
-                    for i in range(n):
-                        if mask >> i & 1:
+                    for i in range(2 * n if request[1] else n):
+                        if mask >> i % n & 1:
                             image[(request[0] + i) % config.sp_bytes] = data[i]
             for name in pending:
                 if ctx.get(getattr(dut, name).ready):

@@ -7,6 +7,7 @@ from typing import Any
 
 from hw.isa.enums import Unit
 from hw.layouts import command_layout
+from tests.support.packed_reference import unpacked
 
 SP, PARAM, TABLE = range(3)
 
@@ -16,13 +17,13 @@ def load_command(
     space: int = 0,
     fill: int = 0,
     transpose: int = 0,
-    int4: int = 0,
+    packed: int = 0,
     fill_value: int = 0,
     tag: int = 0,
     **fields: int,
 ) -> dict[str, Any]:
     """Return a LOAD command with metadata, as a value of the command layout."""
-    word = {"space": space, "fill": fill, "transpose": transpose, "int4": int4, "fill_value": fill_value}
+    word = {"space": space, "fill": fill, "transpose": transpose, "packed": packed, "fill_value": fill_value}
     base = {
         "dram": 0,
         "dst": 0,
@@ -58,9 +59,17 @@ def set_command(ctx, payload, unit: Unit, command: dict[str, Any]) -> None:
     ctx.set(payload, command_layout(unit).const(command))
 
 
-def load_writes(command: dict[str, Any], dram: bytes) -> list[tuple[int, int]]:
+def load_writes(command: dict[str, Any], dram: bytes, n: int) -> list[tuple[int, int]]:
     """Return the (address, byte) pairs that a LOAD writes, in order."""
     word, writes = command["word"], []
+    if word["packed"]:
+        for y in range(command["y_count"]):
+            base, start = command["dram"] + y * command["dram_y"], command["dst"] + y * command["dst_y"]
+            line = unpacked(dram[base : base + command["len"]], command["z_count"], n)
+            writes += [
+                (start + i // (2 * n) * command["dst_z"] + i % (2 * n), value) for i, value in enumerate(line)
+            ]
+        return writes
     for z in range(command["z_count"]):
         plane = []
         for y in range(command["y_count"]):
@@ -72,9 +81,6 @@ def load_writes(command: dict[str, Any], dram: bytes) -> list[tuple[int, int]]:
             for i, value in enumerate(line):
                 if word["transpose"]:  # columns are written as a whole and in order
                     plane.append((i, y, value))
-                elif word["int4"]:
-                    for half, nibble in enumerate((value & 15, value >> 4)):
-                        writes.append((dst + 2 * i + half, (nibble - 16 if nibble > 7 else nibble) & 255))
                 else:
                     writes.append((dst + i, value))
         base = command["dst"] + z * command["dst_z"]

@@ -63,11 +63,14 @@ class LoadTestbench(Testbench):
 
     def write(self, memory: bytearray, write: tuple[int, ...]) -> None:
         """Apply a write to the scratchpad."""
-        addr, data, mask = write
-        row = data.to_bytes(self.config.n, "little")
-        for i in range(self.config.n):
-            if mask >> i & 1:
-                memory[(addr + i) % self.config.sp_bytes] = row[i]
+        addr, data, mask, pair, following = write
+        n = self.config.n
+        assert not pair or addr % n == 0
+        for start, each in ((addr, data), (addr + n, following)) if pair else ((addr, data),):
+            row = each.to_bytes(n, "little")
+            for i in range(n):
+                if mask >> i & 1:
+                    memory[(start + i) % self.config.sp_bytes] = row[i]
 
     def _observe(self, ctx) -> None:
         dut = self.dut
@@ -131,7 +134,7 @@ def random_command(rng: random.Random, config: MlaConfig) -> dict:
     """Return a random legal command of any kind whose accesses stay within DRAM and memory."""
     n, size = config.n, config.sp_bytes
     while True:
-        kind = rng.choice(["plain", "plain", "fill", "transpose", "int4", "slot"])
+        kind = rng.choice(["plain", "plain", "fill", "transpose", "packed", "slot"])
         command = load_command(
             dram=rng.randrange(8192, 24576),
             len=rng.choice([1, n, rng.randrange(1, 3 * n), rng.randrange(1, 5 * n)]),
@@ -149,8 +152,13 @@ def random_command(rng: random.Random, config: MlaConfig) -> dict:
         limit = size
         if kind == "fill":
             word["fill"] = 1
-        elif kind == "int4":
-            word["int4"] = 1
+        elif kind == "packed":
+            word["packed"] = 1
+            command["len"] = rng.choice([1, n, rng.randrange(1, 3 * n), rng.randrange(1, 20 * n)])
+            command["z_count"] = rng.choice([1, rng.randrange(1, 12)])
+            command["dst_z"] = rng.choice([2 * n, rng.randrange(-4, 4) * n])
+            for name in ("dst", "dst_y"):
+                command[name] = command[name] // n * n
         elif kind == "transpose":
             word["transpose"] = 1
             command["len"], command["y_count"] = rng.randrange(1, n + 1), rng.randrange(1, n + 1)
@@ -160,7 +168,7 @@ def random_command(rng: random.Random, config: MlaConfig) -> dict:
             for name in ("len", "dst", "dst_y", "dst_z"):
                 command[name] = command[name] // n * n
             command["len"] = max(command["len"], n)
-        touched = [a for a, _ in load_writes(command, bytes(DRAM_BYTES))]
+        touched = [a for a, _ in load_writes(command, bytes(DRAM_BYTES), n)]
         if min(touched) >= 0 and max(touched) < limit:
             return command
 
@@ -177,7 +185,7 @@ def test_random_commands(n: int, pipelined: bool, smooth: bool) -> None:
     slave = ReadSlave(n, dram, rng, latency=rng.choice([1, 20]), stall=0 if smooth else 0.3)
     bench = LoadTestbench(config, slave, rng, refuse=0 if smooth else 0.3, hold_tags=not smooth)
     golden = {space: bytearray(memory) for space, memory in bench.memory.items()}
-    footprints = [{(c["word"]["space"], a): v for a, v in load_writes(c, dram)} for c in commands]
+    footprints = [{(c["word"]["space"], a): v for a, v in load_writes(c, dram, n)} for c in commands]
     for footprint in footprints:
         for (space, addr), value in footprint.items():
             golden[space][addr] = value
@@ -198,7 +206,8 @@ def test_random_commands(n: int, pipelined: bool, smooth: bool) -> None:
         for c in commands:
             if not c["word"]["fill"]:
                 tag = c["meta"]["tag"]
-                expected[tag] = expected.get(tag, 0) + c["len"] * c["y_count"] * c["z_count"]
+                planes = 1 if c["word"]["packed"] else c["z_count"]
+                expected[tag] = expected.get(tag, 0) + c["len"] * c["y_count"] * planes
         assert {tag: count for tag, count in bench.bytes_of_tag.items() if count} == expected
         assert bench.events["load_requests"] == len(bench.slave.bursts)
         assert bench.events["load_beats"] == bench.slave.beats
@@ -323,7 +332,7 @@ def test_abort() -> None:
                 ctx.set(bench.dut.abort, 0)
                 await bench.cycle_once(ctx)
             command = random_command(rng, config)
-            wanted = dict(load_writes(command, dram))
+            wanted = dict(load_writes(command, dram, config.n))
             await bench.send(ctx, [command])
             await bench.finish(ctx)
             assert all(bench.memory[command["word"]["space"]][a] == v for a, v in wanted.items())

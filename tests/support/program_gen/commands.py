@@ -96,7 +96,7 @@ def place(
     for name, item in zip(_streams(unit, config_of(command), len(reach)), reach, strict=True):
         first, stop = ranges.ranges[item.space]
         low, high = max(first - item.low, 0), stop - 1 - item.high
-        if item.space in ("param", "table"):
+        if item.space in ("param", "table") or (item.space == "sp" and values.get("packed")):
             low, high, step = -(-low // config.n), high // config.n, config.n
         else:
             step = 1
@@ -130,7 +130,7 @@ def attempt(ranges: CommandRanges, rng: random.Random, unit: Unit) -> Issue:
 def random_load(ranges: CommandRanges, rng: random.Random) -> Issue | None:
     """Return a LOAD of a random mode, or None if it does not fit into the ranges."""
     n = ranges.config.n
-    mode = rng.choice(("plain", "plain", "plain", "fill", "transpose", "int4", "param", "table"))
+    mode = rng.choice(("plain", "plain", "plain", "fill", "transpose", "packed", "param", "table"))
     values = {"y_count": rng.randint(1, 5), "z_count": rng.choice((1, 1, 2, 3)), "len": rng.randint(1, 3 * n)}
     values |= {"dram_y": rng.randint(-4 * n, 4 * n), "dram_z": rng.randint(-4 * n, 8 * n)}
     values |= {"dst_y": rng.randint(-4 * n, 4 * n), "dst_z": rng.randint(-4 * n, 8 * n)}
@@ -138,8 +138,9 @@ def random_load(ranges: CommandRanges, rng: random.Random) -> Issue | None:
         values["dram_y"] = values["dst_y"] = values["len"]
     if mode == "fill":
         values |= {"fill": 1, "fill_value": rng.randrange(256)}
-    elif mode == "int4":
-        values["int4"] = 1
+    elif mode == "packed":
+        values |= {"packed": 1, "len": rng.randint(1, 8 * n), "z_count": rng.randint(1, 6)}
+        values |= {"dst_y": n * rng.randint(-4, 4), "dst_z": n * rng.choice((2, 2, rng.randint(-4, 4)))}
     elif mode == "transpose":
         rows = rng.randint(1, n)
         stride = rng.choice((rows, n, rows + rng.randint(0, n)))
