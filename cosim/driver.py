@@ -72,7 +72,9 @@ class Driver:
             raise WorkError(f"the device's ID is {self.get('ID'):#x}, not {ID:#x}: it is not an MLA")
         if getattr(device, "user", None) is not None:
             device.reset()
-        self._token = device.user = object()  # not the driver itself: a reference cycle would keep the device open
+        self._token = device.user = (
+            object()
+        )  # not the driver itself: a reference cycle would keep the device open
         self._ring = self.memory.alloc(ring_bytes, SLOT_BYTES, "command ring") if ring is None else ring
         self._slots = device.dram[self._ring : self._ring + ring_bytes].view("<u4").reshape(ring_slots, -1)
         self.set("RING_BASE", self._ring)

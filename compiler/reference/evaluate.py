@@ -23,9 +23,8 @@ from compiler.reference.node_invocation import (
     Operator,
     finished,
 )
-from compiler.reference.normalization import NORM, SOFTMAX
 from compiler.reference.recurrent import RECURRENT
-from compiler.reference.reduce import POOL, REDUCE
+from compiler.reference.reduce import NORM, POOL, REDUCE, SOFTMAX
 from compiler.reference.shape import SHAPE
 from hw.errors import InputError, shown
 

@@ -84,9 +84,7 @@ def _bad_load(config: MlaConfig, c: CommandFields) -> Iterator[bool]:
     rows = any(value % n for value in (c.dst, c.dst_y, c.dst_z))
     yield bool(c.transpose and (c.fill or c.len > n or c.y_count > n or c.space != Space.SP))
     yield c.space != Space.SP and (rows or c.len % n != 0)
-    yield bool(
-        c.packed and (not config.packed_loads or c.fill or c.transpose or c.space != Space.SP or rows)
-    )
+    yield bool(c.packed and (not config.packed_loads or c.fill or c.transpose or c.space != Space.SP or rows))
 
 
 def _bad_store(config: MlaConfig, c: CommandFields) -> Iterator[bool]:

@@ -19,7 +19,9 @@ class SpPort:
 
     def __init__(self, port: Any, rng: random.Random, refuse: float = 0.0):
         self.port, self._rng, self._refuse = port, rng, refuse
-        self._fields = [name for name in ("addr", "data", "mask", "pair", "next") if name in port.signature.members]
+        self._fields = [
+            name for name in ("addr", "data", "mask", "pair", "next") if name in port.signature.members
+        ]
         if not hasattr(port, "mask"):
             self._fields = [name for name in self._fields if name not in ("data", "next")]
         self.waits: tuple[int, ...] | None = None
@@ -32,8 +34,9 @@ class SpPort:
         ctx.set(self.port.ready, self._ready)
 
     def granted(self, ctx: Any) -> tuple[int, ...] | None:
-        """Return the request granted in this cycle, (addr), (addr, pair), (addr, data, mask) or (addr, data, mask, pair,
-        next); accept the next one.
+        """Return the request granted in this cycle, and accept the next one.
+
+        It is (addr), (addr, pair), (addr, data, mask) or (addr, data, mask, pair, next).
         """
         granted = self.waits if self._ready else None
         if self._ready:

@@ -119,7 +119,9 @@ class Unpacker(wiring.Component):
         ]
         sizes = [Signal(range(n + 1), name=f"size{i}") for i in range(2)]
         need, used, kept = (Signal(range(2 * n + 2), name=name) for name in ("need", "used", "kept"))
-        fire, free, room, drops, ends = (Signal(name=name) for name in ("fire", "free", "room", "drops", "ends"))
+        fire, free, room, drops, ends = (
+            Signal(name=name) for name in ("fire", "free", "room", "drops", "ends")
+        )
         out_valid, take, more, start = Signal(), Signal(), Signal(), Signal()
         following = self._following(m, take & ~more, start)
         m.d.comb += [
@@ -201,8 +203,15 @@ class Unpacker(wiring.Component):
         """
         n, beat = self._config.n, self.beat.payload
         rows = [Signal(8 * n, name=f"following{i}") for i in range(_ROWS)]
-        line, first = Signal(_line(self._config), name="following_line"), Signal(_line(self._config), name="first")
-        count, complete, bad = Signal(range(_ROWS + 1)), Signal(name="following_complete"), Signal(name="following_bad")
+        line, first = (
+            Signal(_line(self._config), name="following_line"),
+            Signal(_line(self._config), name="first"),
+        )
+        count, complete, bad = (
+            Signal(range(_ROWS + 1)),
+            Signal(name="following_complete"),
+            Signal(name="following_bad"),
+        )
         m.d.comb += [getattr(first, name).eq(getattr(beat, name)) for name in _line(self._config).members]
         now = _Following(
             rows=[Mux(take & (count == i), _line_bytes(beat, n), rows[i]) for i in range(_ROWS)],
@@ -273,7 +282,9 @@ class _Following(NamedTuple):
 def _line(config: MlaConfig) -> data.StructLayout:
     """Return the layout of the fields that are the same in all beats of a line, and the position of its first byte."""
     members = packed_beat(config).members
-    return data.StructLayout({name: members[name] for name in ("start", "rest", "groups", "dst", "step", "tag", "last")})
+    return data.StructLayout(
+        {name: members[name] for name in ("start", "rest", "groups", "dst", "step", "tag", "last")}
+    )
 
 
 def _line_bytes(beat: data.View, n: int) -> Value:
