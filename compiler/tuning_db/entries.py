@@ -22,7 +22,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 #: keep the addresses that they have under the initial schedule. Version 3: other passes of softmax and normalizations.
 #: Version 4: shorter latencies of the machine, other strips of convolutions, other orders of depthwise convolutions.
 #: Version 5: outputs of several rows in one block.
-KEY_VERSION = "6"
+KEY_VERSION = "7"
 
 
 @identity("Key", "subgraph", "profile", "options")

@@ -17,8 +17,8 @@ def item_layout(config: MlaConfig) -> data.StructLayout:
 
     `slot` is set if the destination is PARAM or TABLE, `table` if it is TABLE, and `collect` if it is the transposer.
     If all three are 0, the destination is the scratchpad at `addr`; if `pair` is set, `next` is written after `data`.
-    `offset` is the position of the line's first byte within its first beat, and `kept` is the number of bytes to count. `bad` is set if the beat must not be written. The
-    last four fields are used by the transposer.
+    `offset` is the position of the line's first byte within its first beat, and `kept` is the number of bytes to count.
+    `bad` is set if the beat must not be written. The last four fields are used by the transposer.
     """
     lane_bits = (config.n - 1).bit_length()
     return data.StructLayout(

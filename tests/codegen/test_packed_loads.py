@@ -1,0 +1,100 @@
+"""Loads of packed weights: exact results, fewer bytes, and no change where packing does not pay."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from compiler.api import compile
+from compiler.codegen import packed_loads
+from compiler.ir.graph import Graph
+from compiler.ir.tensor import Quantization
+from compiler.reference import evaluate
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import Session, dram_bytes
+from cosim.golden import GoldenDevice
+from cosim.rtl.rtl_device import RtlDevice
+from hw.config import load_target
+from hw.isa.enums import Unit
+from tests.layers.test_moves import commands_of
+from tests.support.graphs import Draft, run_on
+
+
+def chain(draft: Draft, rows: int, sizes: list[int], bits: int) -> Graph:
+    """Return a chain of dense layers whose weights have at most the given number of bits."""
+    x = draft.input((rows, sizes[0]))
+    for before, size in pairwise(sizes):
+        weights = draft.constant((size, before), quantization=Quantization.per_tensor(0.005))
+        assert weights.data is not None
+        np.right_shift(weights.data, 8 - bits, out=weights.data)
+        x = draft.node("dense", [x, weights], (rows, size), scale=0.005 * 2**bits * before**0.5)
+    return draft.graph.finish([x.name])
+
+
+def constants(network: CompiledNetwork) -> int:
+    """Return the bytes of the constants in DRAM."""
+    return sum(code.image.size for code in network.codes)
+
+
+@pytest.mark.parametrize("target", ["n4", "n8", "n16", "n32"])
+def test_results_are_exact_and_bytes_fewer(target: str, rng: np.random.Generator) -> None:
+    config = load_target(target)
+    for _ in range(6):
+        draft = Draft(rng)
+        bits = int(rng.integers(1, 6))
+        sizes = [int(rng.integers(1, 10)) * 2 * config.n for _ in range(3)]
+        graph = chain(draft, int(rng.integers(1, 40)), sizes, bits)
+        network = compile(graph, config)
+        raw = compile(graph, replace(config, packed_loads=0))
+        inputs = draft.random_inputs()
+        wanted = evaluate(graph, inputs)
+        for each in (network, raw):
+            found = run_on(GoldenDevice(each.config, dram_bytes(each)), each, inputs)
+            assert all(np.array_equal(array, wanted[name]) for name, array in found.items())
+        assert constants(network) < constants(raw)
+
+
+def test_lines_of_many_loads_are_equally_long(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = Draft(rng)
+    graph = chain(draft, 3, [320, 256], 5)
+    inputs = draft.random_inputs()
+    wanted = evaluate(graph, inputs)
+    lengths = []
+    for most in (64, 1):
+        monkeypatch.setattr(packed_loads, "_MAX_LENGTHS", most)
+        network = compile(graph, "n8")
+        found = run_on(GoldenDevice(network.config, dram_bytes(network)), network, inputs)
+        assert all(np.array_equal(array, wanted[name]) for name, array in found.items())
+        fields = [
+            command.fields
+            for command in commands_of(graph, "n8")
+            if command.unit == Unit.LOAD and "word" in command.fields
+        ]
+        lengths.append({(each["z_count"], each["len"]) for each in fields})
+    assert len({size for size, _ in lengths[1]}) == len(lengths[1]) < len(lengths[0])
+
+
+def test_weights_of_eight_bits_are_not_packed(rng: np.random.Generator) -> None:
+    draft = Draft(rng)
+    graph = chain(draft, 4, [64, 96], 8)
+    config = load_target("n16")
+    assert constants(compile(graph, config)) == constants(compile(graph, replace(config, packed_loads=0)))
+
+
+@pytest.mark.parametrize("bits", [3, 5])
+def test_a_dense_layer_of_one_row_takes_fewer_cycles(bits: int, rng: np.random.Generator) -> None:
+    """On n16, 1 x 1024 x 256 needs 16,384 beats for weights of 8 bits."""
+    draft = Draft(rng)
+    graph = chain(draft, 1, [1024, 256], bits)
+    network = compile(graph, "n16")
+    inputs = draft.random_inputs()
+    with RtlDevice(network.config, dram_bytes(network)) as device:
+        outputs, cycles = Session(device, network).measure(inputs)
+    wanted = evaluate(graph, inputs)
+    assert all(np.array_equal(array, wanted[name]) for name, array in outputs.items())
+    limit = 1024 * 256 // 32 * max((4 * bits + 1) / 16, 1)  # beats of the bus, or cycles of MATRIX
+    print(f"{bits} bits: {cycles:,} cycles, {cycles / limit:.2f} times the limit")
+    assert cycles <= 1.1 * limit
