@@ -99,7 +99,8 @@ class LayerCodegen:
                 break
         else:
             context = CodegenContext(self.config, number, schedule, grounds[1])
-            made = grounds, pack_loads(self.config, kind_of(layer).steps(context, layer))
+            steps = kind_of(layer).steps(context, layer)
+            made = grounds, pack_loads(self.config, steps) if schedule.packed_weights else steps
         self._steps[layer.name] = made
         return made[1]
 

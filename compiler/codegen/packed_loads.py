@@ -45,6 +45,13 @@ class _Lines(NamedTuple):
         return data[starts[:, None] + np.arange(self.length)].reshape(-1)
 
 
+def may_pack(config: MlaConfig, data: NDArray[np.uint8]) -> bool:
+    """Return False if the first bytes of a constant show that its loads are not worth packing."""
+    group = 2 * config.n
+    first = data[: min(data.size // group, _SAMPLE) * group]
+    return bool(config.packed_loads) and packed_bytes(first, config.n) <= _WORTHWHILE * first.size
+
+
 def pack_loads(config: MlaConfig, steps: Sequence[TileStep]) -> list[TileStep]:
     """Replace loads of constants by loads of packed weights wherever these read fewer bytes.
 
@@ -63,8 +70,6 @@ def pack_loads(config: MlaConfig, steps: Sequence[TileStep]) -> list[TileStep]:
     list of TileStep
         Steps of the layer; those whose loads do not change are the same objects.
     """
-    if not config.packed_loads:
-        return list(steps)
     loads: dict[CircularBuffer, list[Command]] = defaultdict(list)
     for step in steps:
         for command in step.commands():
@@ -88,9 +93,7 @@ def _packed(config: MlaConfig, buffer: CircularBuffer, commands: Sequence[Comman
     """Return the packed loads by the identity of the loads that they replace; none if it is not worthwhile."""
     n, data = config.n, buffer.data
     assert data is not None
-    if packed_bytes(data[: data.size // (2 * n) * 2 * n][: _SAMPLE * 2 * n], n) > _WORTHWHILE * min(
-        data.size, _SAMPLE * 2 * n
-    ):
+    if not may_pack(config, data):
         return {}
     lines = [_lines(command, n) for command in commands]
     known: dict[_Lines, NDArray[np.uint8]] = {}

@@ -49,6 +49,7 @@ _NAMES = (
     "strip_width",
     "stream_row_blocks",
     "kept_weights",
+    "packed_weights",
 )
 
 
@@ -81,7 +82,8 @@ _NAMES = (
     "strip_width",
     "stream_row_blocks",
     "kept_weights",
-    added=("strip_width", "stream_row_blocks", "kept_weights"),
+    "packed_weights",
+    added=("strip_width", "stream_row_blocks", "kept_weights", "packed_weights"),
 )
 @dataclass(frozen=True, kw_only=True)
 class LayerSchedule:
@@ -152,6 +154,8 @@ class LayerSchedule:
         Number of tiles of the weights of a convolution or dense layer that have buffers of their own, in addition to
         `w_buffers`. Later layers with the same weights and as many such tiles use these buffers without loading them
         again; all these layers must not be interleaved.
+    packed_weights : bool
+        True to load packed weights, if the machine expands them, wherever these need fewer bytes.
     """
 
     rows: int = 1 << 16
@@ -181,6 +185,7 @@ class LayerSchedule:
     strip_width: int = ALL_COLUMNS
     stream_row_blocks: int = 0
     kept_weights: int = 0
+    packed_weights: bool = True
 
     def __post_init__(self) -> None:
         values = self.__dict__

@@ -90,6 +90,7 @@ TRANSFORMATIONS: dict[str, frozenset[str]] = {
     "scale": frozenset({"common_scale"}),
     "on_chip": frozenset({"on_chip"}),
     "kept_weights": frozenset({"kept_weights"}),
+    "packed_weights": frozenset({"packed_weights"}),
     "channel_blocks": frozenset({"stream_channel_blocks"}),
     "row_blocks": frozenset({"stream_row_blocks"}),
     "interleave": frozenset({"interleave"}),

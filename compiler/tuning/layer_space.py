@@ -5,6 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+import numpy as np
+
+from compiler.codegen.packed_loads import may_pack
 from compiler.initial_schedule.initial import ranked_tilings, tiling_contexts
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
@@ -110,6 +113,11 @@ class LayerSpace:
             out += [_flip(name) for name in ("split_first_tile", "split_last_tile")] + [_order, self.draw]
             if self.layer.drain.common_scale:
                 out.append(_flip("common_scale"))
+            weights = self.layer.weights
+            if weights.dtype.itemsize == 1 and may_pack(
+                self.context.config, np.ascontiguousarray(weights).reshape(-1).view(np.uint8)
+            ):
+                out.append(_flip("packed_weights"))
         else:
             out += [
                 _size("rows"),

@@ -16,7 +16,7 @@ STRATEGIES: dict[str, tuple[str, ...]] = {
     "tiling": ("tiling", "order"),
     "split": ("split_tiles",),
     "prefetch": ("prefetch", "buffers"),
-    "kernel": ("scale", "same_program", "counter_tag", "micro-program"),
+    "kernel": ("scale", "same_program", "counter_tag", "packed_weights", "micro-program"),
     "batch": (),
 }
 #: Strategies against each bottleneck, the most promising first.

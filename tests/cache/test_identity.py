@@ -69,7 +69,7 @@ STABLE = {
     "LayerSchedule": (
         "rows band width columns depth slots slot_buffers order x_buffers w_buffers y_buffers acc_buffers "
         "fold strips together prefetch on_chip overlap common_scale ramp taper planes joined counted strip_width "
-        "stream_row_blocks kept_weights"
+        "stream_row_blocks kept_weights packed_weights"
     ),
     "Limits": "sp_bytes acc_bytes dram_bytes",
     "MatmulLayer": (

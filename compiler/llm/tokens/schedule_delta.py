@@ -27,8 +27,9 @@ class FieldSpan:
     all_too: bool = False
 
 
-#: Fields without words in the vocabulary, because they concern several layers; answers keep their values.
-WITHOUT_WORDS = frozenset({"stream_row_blocks", "kept_weights"})
+#: Fields without words in the vocabulary, because they concern several layers or the contents of the weights; answers
+#: keep their values.
+WITHOUT_WORDS = frozenset({"stream_row_blocks", "kept_weights", "packed_weights"})
 _FIELD = {
     stable: name for name, stable in identity_of(LayerSchedule).parts.items() if name not in WITHOUT_WORDS
 }
