@@ -32,6 +32,7 @@ from compiler.layers.tiling_context import LayerContext, TilingContext
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import DEFAULT_DRAM, DramTiming
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.util.tiles import ceil_div, cuts
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.enums import DTYPE_BYTES
@@ -73,6 +74,11 @@ _LOAD_LEAD_CYCLES = 1000.0
 FUSE_ONLY = (ElementwiseLayer, NormLayer, PoolLayer, ReduceLayer, SoftmaxLayer)
 #: Minimum cycles of a FUSE-only layer at which interleaving outweighs the memory that its neighbors lose.
 _MIN_FUSE_CYCLES = 3000
+#: Minimum cycles by which reducing the tiles of a convolution while it runs must be faster by estimate.
+_MIN_SAVED_REDUCTION = 100
+#: Cycles of FUSE per command besides its points, loss of cycles per additional command (both measured), and maximum
+#: share of MATRIX's cycles for which FUSE may work during such a convolution.
+_FUSE_COMMAND, _SHORT_COMMAND, _MAX_FUSE_LOAD = 30, 10, 0.9
 #: Minimum cycles of a copy within the scratchpad at which it is interleaved with a product.
 _MIN_COPY_CYCLES = 400
 #: Maximum number of layers before and after a layer whose steps may overlap those of the layer.
@@ -151,6 +157,8 @@ def estimates(
     for number in _beside_copies(residents, found):
         cycles, schedule = found[number]
         found[number] = cycles, replace(schedule, interleave=True)
+    for number in range(1, len(found)):
+        _reduce_in_parts(number, residents, contexts, found)
     for group in residents.same_weights if residents.kept_share else ():
         _keep_weights(group, residents.kept_share, lowered, contexts, found)
     return {layer.name: best for layer, best in zip(lowered.layers, found, strict=True)}
@@ -336,6 +344,61 @@ def _beside_copies(
             and residents.lowered.root(layer.y) not in {residents.lowered.root(name) for name in after.inputs}
         ):
             yield from (number, number + 1)
+
+
+def _reduce_in_parts(
+    number: int,
+    residents: "_Residents",
+    contexts: Sequence[TilingContext],
+    found: list[tuple[float, LayerSchedule]],
+) -> None:
+    """Interleave a reduction over all pixels, such as a global average, with the convolution whose result it reduces.
+
+    FUSE reduces the rows of a tile of the convolution while MATRIX computes the next tile, instead of all rows
+    afterwards. The tiles of the convolution become smaller if that saves cycles by estimate.
+
+    Parameters
+    ----------
+    number : int
+        Index of the layer, which changes nothing unless it is such a reduction.
+    residents : _Residents
+        Tensors that stay in the scratchpad.
+    contexts : sequence of TilingContext
+        Resources of each layer.
+    found : list of (float, LayerSchedule)
+        Estimated cycles and schedule of each layer; those of two layers may change.
+    """
+    before, layer = residents.lowered.layers[number - 1 : number + 1]
+    (cycles, conv), (_, whole) = found[number - 1 : number + 1]
+    root = residents.lowered.root
+    if (
+        not isinstance(before, ConvLayer)
+        or not isinstance(layer, ReduceLayer)
+        or layer.lanes
+        or root(layer.x) != root(before.y)
+        or not residents.on_chip(layer.x)
+        or conv.interleave
+        or whole.interleave
+    ):
+        return
+    image, n = before.shapes[before.y], residents.config.n
+    pixels, blocks = image.h * image.w, ceil_div(image.c, n)
+    if layer.dims != (1, pixels, 1, 1, image.c) or min(conv.width, conv.strip_width) < image.w:
+        return
+    price, rate = _Prices(contexts[number - 1], before), residents.config.fuse_rate
+    now, saved, best = price(conv), float(_MIN_SAVED_REDUCTION), 0
+    for rows in cuts(min(conv.rows, image.h)):
+        last = image.h % rows or rows
+        points, commands = rows * image.w * blocks * rate, blocks + 1
+        if 2 * points + commands * _FUSE_COMMAND > _MAX_FUSE_LOAD * before.macs / n**2 * rows / image.h:
+            continue  # MATRIX would wait for FUSE
+        hidden = (image.h - last) * image.w * blocks * rate
+        lost = price(replace(conv, rows=rows)) - now + ceil_div(image.h, rows) * commands * _SHORT_COMMAND
+        if hidden - lost > saved:
+            saved, best = hidden - lost, rows
+    if best:
+        found[number - 1] = cycles, replace(conv, rows=best, interleave=True)
+        found[number] = found[number][0], replace(whole, depth=best * image.w, interleave=True)
 
 
 def _independent_before(lowered: LoweredNetwork, number: int) -> list[int]:
