@@ -61,7 +61,7 @@ _FITTING_WIDTHS = 4
 #: Cycles from the last point of a pass to the first point that reads its results.
 _PASS_LATENCY = 60
 #: Minimum number of pixels of an image whose average is computed as a reduction, which begins when a part is loaded.
-_MIN_REDUCED = 49
+_MIN_REDUCED = 65
 #: Maximum ratio of the cycles with maxima of pairs of pixels to those without.
 _MAX_PAIRED = 0.9
 #: Maximum number of kinds of windows by their elements inside the image, each of which needs separate commands.

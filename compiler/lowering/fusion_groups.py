@@ -1,6 +1,6 @@
 """Operator fusion: epilogues fused into layers, function chains as lookup tables, operators that need no layer."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, cast
@@ -107,6 +107,8 @@ def fuse_epilogues(graph: Graph) -> tuple[tuple[str, ...], ...]:
         for fits in _steps(node.op):
             following = _only_consumer(graph, chain[-1])
             if following is not None and following.name not in taken and fits(graph, following):
+                if fits is _is_sum and _other_takes_longer(graph, following, chain, taken):
+                    break
                 chain.append(following)
             elif fits is _is_sum:
                 break
@@ -175,6 +177,28 @@ def _is_sum(graph: Graph, node: Node) -> bool:
         return False
     a, b = graph.ins(node)
     return a.name != b.name and not (a.constant or b.constant) and a.shape == b.shape and a.dtype == b.dtype
+
+
+#: Ratio of the multiply-accumulates of two convolutions from which the longer one adds their results.
+_MUCH_LONGER = 2
+
+
+def _other_takes_longer(graph: Graph, add: Node, chain: Sequence[Node], taken: Collection[str]) -> bool:
+    """Return True if the other summand of an addition comes from a convolution that can add them better than `chain`.
+
+    FUSE takes longer for results to which it adds others, and a convolution with more work for MATRIX hides this, such
+    as the last convolution of a residual block beside a shortcut of 1x1.
+    """
+    (other,) = (name for name in add.inputs if name != graph.out(chain[-1]).name)
+    node = graph.producer(other)
+    if node is None or node.name in taken or not node.op == chain[0].op == "conv2d":
+        return False
+    return _only_consumer(graph, node) is add and _macs(graph, node) >= _MUCH_LONGER * _macs(graph, chain[0])
+
+
+def _macs(graph: Graph, convolution: Node) -> int:
+    weights, made = graph.ins(convolution)[1], graph.out(convolution)
+    return made.elements * (weights.elements // made.shape[-1])
 
 
 def refusal(graph: Graph, nodes: Group) -> str:
