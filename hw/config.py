@@ -43,6 +43,9 @@ class MlaConfig:
         Number of requantization parameter slots (n lanes each), and of tables of 256 entries.
     weight_rows : int
         Number of rows of weights that enter the array per cycle: 1 or 2. A tile takes n / weight_rows cycles to enter.
+    wide : int
+        1: MATRIX has a wide mode, in which each weight byte contains two int4 weights and a row 2 * n activations; 0:
+        commands in wide mode are illegal, and the array has no second multipliers.
     line_depth : int
         Depth of each line buffer for depthwise commands, in pixels.
     fuse_rate : int
@@ -80,6 +83,7 @@ class MlaConfig:
     param_slots: int = 64
     table_slots: int = 4
     weight_rows: int = 2
+    wide: int = 1
     line_depth: int = 256
     fuse_rate: int = 1
     reciprocal_units: int = 8
@@ -99,6 +103,7 @@ class MlaConfig:
         self._check_set("n", (4, 8, 16, 32))
         self._check_set("fuse_rate", tuple(r for r in (1, 2, 4, 8) if r <= self.n))
         self._check_set("weight_rows", (1, 2))
+        self._check_set("wide", (0, 1))
         self._check_set("serial_commands", (0, 1))
         self._check_set("pipelined", (0, 1))
         if self.pipelined and not (self.serial_commands and self.fuse_rate >= 4):

@@ -181,6 +181,7 @@ identity(
     "param_slots",
     "table_slots",
     "weight_rows",
+    "wide",
     "line_depth",
     "fuse_rate",
     "reciprocal_units",
@@ -191,7 +192,7 @@ identity(
     "windows",
     "serial_commands",
     "pipelined",
-    added=("weight_rows", "reciprocal_units"),
+    added=("weight_rows", "wide", "reciprocal_units"),
 )(MlaConfig)
 identity("Unit", "LOAD", "MATRIX", "FUSE", "STORE")(Unit)
 identity("Space", "SP", "PARAM", "TABLE")(Space)

@@ -24,7 +24,7 @@ class _Activations:
     Parameters
     ----------
     values : numpy.ndarray
-        Bytes minus their zero point, as int16 of shape (point, tile, lane).
+        Bytes minus their zero point, as int16 of shape (point, tile, lane), with 2 * n lanes in wide mode.
     flat : numpy.ndarray
         Copy of `values` as float32 of shape (point, tile * lane).
     valid : numpy.ndarray
@@ -54,7 +54,7 @@ def run_copies(copies: Sequence[Memories], c: CommandFields) -> None:
     n = copies[0].config.n
     n_cols, n_tail = active(c.n_cols, c.n_tail, n)
     sizes = active(c.k_rows, c.k_tail, n)
-    step = max(1, _CHUNK_ELEMENTS // (c.ic_count * c.ky_count * c.kx_count * n * len(copies)))
+    step = max(1, _CHUNK_ELEMENTS // (c.ic_count * c.ky_count * c.kx_count * lanes(c, n) * len(copies)))
     for oc in range(c.oc_count):
         weights = _weights(copies[0].sp, c, n, oc, n_tail if oc == c.oc_count - 1 else n_cols, *sizes)
         for start in range(0, blocks[oc].size, step):
@@ -92,6 +92,11 @@ def edge(raw: np.ndarray, unsigned: int, zero_point: int) -> np.ndarray:
     return (raw if unsigned else raw.view(np.int8)).astype(np.int16) - np.int16(zero_point)
 
 
+def lanes(c: CommandFields, n: int) -> int:
+    """Return the number of lanes of an activation row."""
+    return 2 * n if c.wide else n
+
+
 def active(count: int, tail: int, n: int) -> tuple[int, int]:
     """Return the number of active rows or columns in each block except the last, and in the last block."""
     count = count or n
@@ -109,7 +114,7 @@ def _run_normal(memories: Memories, c: CommandFields) -> Events:
     columns = [n_cols] * (c.oc_count - 1) + [n_tail]
     weights = [_weights(memories.sp, c, n, oc, columns[oc], k_rows, k_tail) for oc in range(c.oc_count)]
     zeros = useful = 0
-    step = max(1, _CHUNK_ELEMENTS // (tiles * n)) if distinct else points
+    step = max(1, _CHUNK_ELEMENTS // (tiles * lanes(c, n))) if distinct else points
     for start in range(0, points, step):
         part = np.arange(start, min(points, start + step))
         rows_read = _activations(memories.sp, c, n, 0, part)
@@ -117,7 +122,7 @@ def _run_normal(memories: Memories, c: CommandFields) -> Events:
             if oc and c.a_oc:
                 rows_read = _activations(memories.sp, c, n, oc, part)
             zeros += rows_read.zeros
-            useful += int(rows_read.valid @ k_active) * columns[oc]
+            useful += int(rows_read.valid @ k_active) * columns[oc] * (lanes(c, n) // n)
             target = blocks[oc][part]
             if distinct:
                 update_distinct(memories.acc, c, target, _reduce(rows_read.flat, weights[oc]))
@@ -127,7 +132,7 @@ def _run_normal(memories: Memories, c: CommandFields) -> Events:
                 update_in_order(memories.acc, c, target, psums, first=tile == 0)
     streamed = c.oc_count * tiles * points
     return {
-        "macs_issued": streamed * n * n,
+        "macs_issued": streamed * lanes(c, n) * n,
         "macs_useful": useful,
         "matrix_rows": streamed,
         "matrix_tiles": c.oc_count * tiles,
@@ -141,7 +146,8 @@ def _weights(
 ) -> np.ndarray:
     """Return the weight tiles for one block of output channels, as an array of shape (tile, k, column).
 
-    The tiles are in loop order.
+    The tiles are in loop order. In wide mode, the low nibbles of the bytes precede the high nibbles, so that there are
+    2 * n values of k.
     """
     tiles = c.ic_count * c.ky_count * c.kx_count
     weights = np.zeros((tiles, n, n), np.int16)
@@ -157,6 +163,8 @@ def _weights(
             weights[selected, :k, :columns] = tile[:, :, :k].swapaxes(1, 2)
         else:
             weights[selected, :k] = tile
+    if c.wide:
+        return np.concatenate([((weights & 15) ^ 8) - 8, weights >> 4], axis=1)
     return weights
 
 
@@ -174,7 +182,7 @@ def _activations(sp: np.ndarray, c: CommandFields, n: int, oc: int, point: np.nd
     if c.v_lim:
         valid &= (v >= 0) & (v < c.v_lim)
     padded = not valid.all()
-    raw = windows(sp, n)[np.where(valid, address, 0) if padded else address]
+    raw = windows(sp, lanes(c, n))[np.where(valid, address, 0) if padded else address]
     a = edge(raw, c.a_unsigned, c.a_zp)
     if padded:
         a[~valid] = 0

@@ -80,6 +80,7 @@ def matrix_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, 
         "dw": word.dw,
         "not_dw": ~word.dw,
         "row": Const(n),
+        "a_row": Mux(word.wide, 2 * n, n) if config.wide else Const(n),
         "one": Const(1),
         "tile": _named(
             m,

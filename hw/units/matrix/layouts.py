@@ -32,7 +32,7 @@ def row_layout(config: MlaConfig) -> data.StructLayout:
     `stream` is set if an activation row is streamed; the row is read from `addr` if `read` is set, else it is zero.
     `start` is set in the first step of a tile, `wave` if sums for row `acc_row` enter the array with this step, `swap`
     in the first step of a tile with `wave`, and `last` in the last step of the command. `useful` is the number of
-    useful MACs. `rows` is the number of rows of the tile in the weight buffer, and `lanes` the number of useful lanes
+    useful MACs. `wide` is set if the activation row has 2 * n lanes. `rows` is the number of rows of the tile in the weight buffer, and `lanes` the number of useful lanes
     in each row. The other members are fields of the command and, for depthwise steps, members of `line_step_layout`.
     """
     count = lane_count_bits(config.n)
@@ -48,7 +48,8 @@ def row_layout(config: MlaConfig) -> data.StructLayout:
             "acc_row": ACC_ADDR_BITS,
             "add": 1,
             "shift": 1,
-            "useful": 11,
+            "useful": 12,
+            "wide": 1,
             "tag": 6,
             "a_zp": signed(9),
             "a_unsigned": 1,

@@ -42,6 +42,9 @@ class RowIssuer(wiring.Component):
         Steps for the line buffers.
     operands, entering : Out(9 * n)
         Activations after subtraction of the zero point; `entering` is `operands` one cycle later.
+    second_operands, second : Out(9 * n), wide : Out(1)
+        The same for lanes n and up of rows in wide mode; `wide` is high if `operands` belongs to such a row. Only with
+        `config.wide`.
     swap, select : Out
         Inputs of the systolic array: swap of the weights, and line selection for each array row.
     row_entering, tile_waits : Out(1)
@@ -56,12 +59,13 @@ class RowIssuer(wiring.Component):
                 "rows": In(stream.Signature(row_layout(config))),
                 "tiles_ready": In(1),
                 "feeder_ready": In(1),
-                "act": Out(SpReadPort(config)),
+                "act": Out(SpReadPort(config, pairs=bool(config.wide))),
                 "issued": Out(1),
                 "line_valid": Out(1),
                 "line_step": Out(line_step_layout(config)),
                 "operands": Out(width),
                 "entering": Out(width),
+                **({"second_operands": Out(width), "second": Out(width), "wide": Out(1)} if config.wide else {}),
                 "swap": Out(1),
                 "select": Out(2 * config.n),
                 "row_entering": Out(1),
@@ -136,8 +140,21 @@ class RowIssuer(wiring.Component):
             )
             m.d.sync += [late_zp.eq(zero_point), late_unsigned.eq(unsigned)]
             zero_point, unsigned = late_zp, late_unsigned
+        if self.config.wide:
+            self._second(m, row, reads[-1], unsigned=unsigned, zero_point=zero_point)
         lanes = operands(m, "act", self.act.data, unsigned=unsigned, zero_point=zero_point)
         with m.If(streams[-1]):
             m.d.sync += self.operands.eq(Mux(reads[-1], Cat(lanes), 0))
         assert ENTRY_AFTER == ROW_AFTER + 1 == SP_ACT_LATENCY + 2
         m.d.sync += self.entering.eq(self.operands)
+
+    def _second(self, m: Module, row: data.View, read: Value, *, unsigned: Value, zero_point: Value) -> None:
+        """Convert the second half of the read data of rows in wide mode to operands."""
+        wides = Signal(ROW_AFTER)
+        m.d.comb += [self.act.pair.eq(row.wide), self.wide.eq(wides[-1])]
+        m.d.sync += wides.eq(Cat(self.issued & row.wide, wides))
+        lanes = operands(m, "act_next", self.act.next, unsigned=unsigned, zero_point=zero_point)
+        with m.If(wides[SP_ACT_LATENCY - 1]):
+            m.d.sync += self.second_operands.eq(Mux(read, Cat(lanes), 0))
+        with m.If(self.wide):
+            m.d.sync += self.second.eq(self.second_operands)

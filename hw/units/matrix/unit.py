@@ -77,7 +77,7 @@ class MatrixUnit(wiring.Component):
                 "visible": Out(1),
                 "done": Out(1),
                 "zeros": Out(32),
-                "act": Out(SpReadPort(config)),
+                "act": Out(SpReadPort(config, pairs=bool(config.wide))),
                 "weight": Out(SpReadPort(config, pairs=config.weight_rows > 1)),
                 "update": Out(AccUpdatePort(config)),
                 "events": Out(event_layout("matrix")),
@@ -145,6 +145,12 @@ class MatrixUnit(wiring.Component):
             self.done.eq(trail.done),
             self.zeros.eq(trail.zeros),
         ]
+        if config.wide:
+            m.d.comb += [
+                array.second.eq(issuer.second),
+                array.wide.eq(issuer.wide),
+                trail.second_operands.eq(issuer.second_operands),
+            ]
         m.d.comb += issuer.feeder_ready.eq(
             self._feed(m, feeders, fetcher, array, row, issuer.issued & row.swap)
         )
@@ -194,6 +200,11 @@ class MatrixUnit(wiring.Component):
             m.d.sync += wait.eq(wait - 1)
         return free & (wait == 0)
 
+    def _macs(self, wide: Value) -> Value:
+        """Return the number of multiply-accumulates of a row in wide mode or in another mode."""
+        n = self.config.n
+        return Mux(wide, 2 * n**2, n**2) if self.config.wide else Const(n**2)
+
     def _observe(
         self, m: Module, *, fetcher: WeightFetcher, walker: RowWalker, issuer: RowIssuer, trail: RowWriteback
     ) -> None:
@@ -210,7 +221,7 @@ class MatrixUnit(wiring.Component):
         stream = counted.valid & counted.stream
         values = {
             "matrix_stall_bank": refused,
-            "macs_issued": Mux(stream, self.config.n**2, 0),
+            "macs_issued": Mux(stream, self._macs(counted.wide), 0),
             "macs_useful": Mux(counted.valid, counted.useful, 0),
             "matrix_rows": stream,
             "matrix_tiles": counted.valid & counted.start,

@@ -1,6 +1,6 @@
 """Writeback of MATRIX: delays the accumulator request and events of each row until its sums leave the array."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Signal, signed
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -35,6 +35,8 @@ class RowWriteback(wiring.Component):
         `issued` is high if the step on `row` is issued to the array.
     operands : In(9 * n)
         Activations of the step, ROW_AFTER cycles after its issue.
+    second_operands : In(9 * n)
+        Lanes n and up of the activations in wide mode; only with `config.wide`.
     update_valid, update_row, update_add, update_shift : Out
         Request to the accumulator.
     visible, done : Out(1)
@@ -50,12 +52,13 @@ class RowWriteback(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self.config = config
-        zero_bits = config.n.bit_length()
+        zero_bits = config.n.bit_length() + config.wide
         super().__init__(
             {
                 "issued": In(1),
                 "row": In(row_layout(config)),
                 "operands": In(OPERAND_BITS * config.n),
+                **({"second_operands": In(OPERAND_BITS * config.n)} if config.wide else {}),
                 "update_valid": Out(1),
                 "update_row": Out(ACC_ADDR_BITS),
                 "update_add": Out(1),
@@ -70,7 +73,8 @@ class RowWriteback(wiring.Component):
                             "stream": 1,
                             "start": 1,
                             "wave": 1,
-                            "useful": 11,
+                            "useful": 12,
+                            "wide": 1,
                             "zeros": zero_bits,
                             "tag": 6,
                         }
@@ -126,6 +130,7 @@ class RowWriteback(wiring.Component):
             "start": row.start,
             "wave": row.wave,
             "useful": row.useful,
+            "wide": row.wide,
             "tag": row.tag,
         }
         ended = self.issued & row.last
@@ -137,19 +142,33 @@ class RowWriteback(wiring.Component):
             late_ended = Signal(name=f"ended{i}")
             m.d.sync += [*(late[name].eq(value) for name, value in values.items()), late_ended.eq(ended)]
             values, ended = late, late_ended
+            if i == ROW_AFTER:
+                late_wide = values["wide"]
         assert STATISTICS_AFTER == ROW_AFTER + 2
-        zero = Signal(self.config.n, reset_less=True)
-        for k in range(self.config.n):
-            lane = Signal(signed(OPERAND_BITS), name=f"lane{k}")
-            m.d.comb += lane.eq(self.operands[OPERAND_BITS * k : OPERAND_BITS * (k + 1)])
-            m.d.sync += zero[k].eq(lane == 0)
-        zeros = Signal(self.config.n.bit_length(), reset_less=True)
-        m.d.sync += zeros.eq(tree_sum(m, "zeros_tree", list(zero)))
+        n = self.config.n
+        zero = Signal(n, reset_less=True)
+        m.d.sync += zero.eq(self._zero_lanes(m, "lane", self.operands))
+        count: Value = tree_sum(m, "zeros_tree", list(zero))
+        if self.config.wide:
+            second = Signal(n, reset_less=True)
+            m.d.sync += second.eq(self._zero_lanes(m, "second_lane", self.second_operands))
+            count = count + Mux(late_wide, tree_sum(m, "second_zeros_tree", list(second)), 0)
+        zeros = Signal(len(self.counted.zeros), reset_less=True)
+        m.d.sync += zeros.eq(count)
         m.d.comb += [
             *(self.counted[name].eq(value) for name, value in values.items()),
             self.counted.zeros.eq(zeros),
         ]
         return ended
+
+    def _zero_lanes(self, m: Module, name: str, operands: Signal) -> Value:
+        """Return a bit for each lane of a row that is high if the lane is zero."""
+        bits = []
+        for k in range(self.config.n):
+            lane = Signal(signed(OPERAND_BITS), name=f"{name}{k}")
+            m.d.comb += lane.eq(operands[OPERAND_BITS * k : OPERAND_BITS * (k + 1)])
+            bits.append(lane == 0)
+        return Cat(bits)
 
     def _statistic(self, m: Module, ended: Signal, finishing: Signal) -> None:
         """Count the zeros of each command, and store the count until the command is done."""
