@@ -79,7 +79,7 @@ STABLE = {
     "Measurement": "cycles layers energy_uj dram_bytes exact floor test_inputs",
     "MlaConfig": (
         "n sp_bytes acc_bytes sp_banks acc_banks wis_words segments opcodes candidates queue_depth "
-        "param_slots table_slots weight_rows line_depth fuse_rate reciprocal_units tags loop_depth call_depth "
+        "param_slots table_slots weight_rows wide line_depth fuse_rate reciprocal_units tags loop_depth call_depth "
         "max_burst windows serial_commands pipelined"
     ),
     "MoveLayer": "name nodes ops x y shapes macs batch copies constants",
@@ -184,7 +184,7 @@ def test_vocabulary_and_features_of_shipped_models():
     assert (
         hash_of(LANGUAGE.tokens[:909]) == "21be19d7284c5116264c6c40305622de3509b4cce44395d6e8a605026931da67"
     )
-    assert hash_of(LANGUAGE.tokens) == "90a321ce1bed929a9b45118f4f1a2b8b25047d8c355b250b0f6b6db5b0682446"
+    assert hash_of(LANGUAGE.tokens) == "6a25f350f471bc9415acf08feca94b437431ed4a5434caf208a565e9405dbf8d"
     assert hash_of(NAMES) == "04bb43f32d2b2dbd9822db24d31b0f11c814cb36028de1b55d037514f3c489ed"
     assert [kind.name for kind in LAYER_KINDS][:12] == [
         "conv",

@@ -57,7 +57,8 @@ def _matrix(n, c) -> Touched:
         for y, x in product(range(c.y_count), range(c.x_count)):
             u, v = c.u0 + y * c.u_y + ky * c.u_ky, c.v0 + x * c.v_x + kx * c.v_kx
             if _valid(u, v, c):
-                out |= _span("sp", c.a_base + oc * c.a_oc + ic * c.a_ic + u * c.a_u + v * c.a_v, n)
+                address = c.a_base + oc * c.a_oc + ic * c.a_ic + u * c.a_u + v * c.a_v
+                out |= _span("sp", address, 2 * n if c.wide else n)
             out.add(("acc", c.acc_base + oc * c.acc_oc + y * c.acc_y + x * c.acc_x, True))
     return out
 
