@@ -44,8 +44,8 @@ class MlaConfig:
     weight_rows : int
         Number of rows of weights that enter the array per cycle: 1 or 2. A tile takes n / weight_rows cycles to enter.
     wide : int
-        1: MATRIX has a wide mode, in which each weight byte contains two int4 weights and a row 2 * n activations; 0:
-        commands in wide mode are illegal, and the array has no second multipliers.
+        1: MATRIX has a wide mode, in which each weight byte contains two int4 weights and a row 2 * n activations, and
+        scaled sums; 0: commands with `wide` or `scaled` are illegal, and the array has no second multipliers.
     line_depth : int
         Depth of each line buffer for depthwise commands, in pixels.
     fuse_rate : int

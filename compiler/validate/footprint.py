@@ -259,7 +259,7 @@ def _weights(n: int, c: CommandFields) -> Iterator[StridedRegion]:
         lines, tail = c.n_cols or n, c.n_tail or c.n_cols or n
     else:
         split, step, others = c.ic_count, c.w_ic, [(c.oc_count, c.w_oc), *kernel]
-        lines, tail = c.k_rows or n, c.k_tail or c.k_rows or n
+        lines, tail = (c.k_rows or n) + c.scaled, (c.k_tail or c.k_rows or n) + c.scaled
     if lines == tail:
         yield region("sp", c.w_base, [*others, (split, step), (lines, c.w_row)], n)
     else:

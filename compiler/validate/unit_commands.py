@@ -359,8 +359,9 @@ def _illegal(config: MlaConfig, unit: Unit, c: CommandFields, cause: Trap, addre
     else:
         last = {Trap.SP_BOUNDS: config.sp_bytes - 1, Trap.ACC_BOUNDS: config.acc_rows - 1}.get(cause, 0)
         reason = _RIGHT[cause].format(address=address, last=last)
-        if cause is Trap.BAD_COMMAND and unit == Unit.MATRIX and c.wide and not config.wide:
-            reason = "it uses the wide mode, which the hardware configuration does not have (MlaConfig.wide is 0)"
+        if cause is Trap.BAD_COMMAND and unit == Unit.MATRIX and (c.wide or c.scaled) and not config.wide:
+            mode = "the wide mode" if c.wide else "scaled sums"
+            reason = f"it uses {mode}, which the hardware configuration does not have (MlaConfig.wide is 0)"
     return BadCommandError(KIND_OF_TRAP[cause], reason)
 
 

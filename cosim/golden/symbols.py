@@ -107,7 +107,7 @@ _REQUANTIZATION_DEFAULTS = {
     "clip_hi": (1 << 31) - 1,
 }
 #: Fields of the products of MATRIX.
-_PRODUCT = ("dw", "shift8", "a_unsigned", "w_unsigned", "a_zp", "w_zp", "wide")
+_PRODUCT = ("dw", "shift8", "a_unsigned", "w_unsigned", "a_zp", "w_zp", "wide", "scaled")
 
 
 class SymbolMachine:
@@ -246,7 +246,11 @@ class SymbolMachine:
         if c.wide:
             found = np.concatenate(self._nibbles(found), axis=1)
             used = np.concatenate([used, used], axis=1)
-        return np.where(used, join(found, constant("weight", c.w_unsigned, c.w_zp)), np.uint64(0))
+        found = join(found, constant("weight", c.w_unsigned, c.w_zp))
+        if c.scaled:
+            factors = base + k_active.sum(axis=1) * c.w_row
+            found = join(found, self.sp[factors[:, None, None] + np.arange(n)])
+        return np.where(used, found, np.uint64(0))
 
     def _nibbles(self, source: Symbols) -> list[Symbols]:
         """Return the symbols of the low and of the high nibbles of bytes, as LOAD expands them."""

@@ -168,7 +168,7 @@ def _matrix(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
         (c.ic_count, c.w_ic),
         (c.ky_count, c.w_ky),
         (c.kx_count, c.w_kx),
-        (lines, c.w_row),
+        (lines + c.scaled, c.w_row),
     ]
     yield box("sp", c.w_base, steps, n)
     yield box(

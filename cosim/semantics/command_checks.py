@@ -109,6 +109,9 @@ def _bad_matrix(config: MlaConfig, c: CommandFields) -> Iterator[bool]:
         yield not config.wide
         yield bool(c.dw or c.w_transpose or c.w_unsigned or c.w_zp)
         yield any(value % (2 * config.n) for value in (c.a_base, c.a_u, c.a_v, c.a_ic, c.a_oc))
+    if c.scaled:
+        yield not config.wide
+        yield bool(c.dw or c.w_transpose)
 
 
 def _coordinate_overflow(unit: Unit, c: CommandFields) -> bool:

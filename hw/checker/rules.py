@@ -71,6 +71,7 @@ def matrix_rules(fields: data.View, config: MlaConfig) -> list[Value]:
         *zero_points,
         word.dw & Cat(*depthwise).any(),
         word.wide & (not_wide if config.wide else 1),
+        word.scaled & ((word.dw | word.w_transpose) if config.wide else 1),
     ]
 
 

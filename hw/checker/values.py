@@ -65,7 +65,7 @@ def store_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, V
 
 
 def matrix_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Value]:
-    """Return the values derived from a MATRIX command: rows of the largest weight tile, and columns of the depthwise
+    """Return the values derived from a MATRIX command: rows of the largest tile, and columns of the depthwise
     stream.
     """
     word, n = fields.word, config.n
@@ -87,7 +87,8 @@ def matrix_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, 
             Unit.MATRIX,
             "tile",
             7,
-            Mux(word.dw, taps, Mux(word.w_transpose, most_columns, most_rows)),
+            Mux(word.dw, taps, Mux(word.w_transpose, most_columns, most_rows))
+            + (word.scaled if config.wide else 0),
         ),
         "dw_columns": _named(
             m,

@@ -152,6 +152,8 @@ def matrix(mem: dict, n: int, c: CommandFields) -> dict[str, int]:
                                 a = [operand(sp[at + k], c.a_unsigned, c.a_zp) for k in range(size)]
                                 count["macs_useful"] += rows * cols * size // n
                             psum = [sum(a[k] * w[k][j] for k in range(size)) for j in range(n)]
+                            if c.scaled:
+                                psum = [psum[j] * sp[base + rows * c.w_row + j] for j in range(n)]
                             r = c.acc_base + oc * c.acc_oc + y * c.acc_y + x * c.acc_x
                             accumulate(mem, n, c, r, psum, ic == ky == kx == 0)
                             count["matrix_zeros"] += a.count(0)

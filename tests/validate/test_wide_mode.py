@@ -84,6 +84,35 @@ def test_configuration_without_wide_mode():
     assert MlaConfig().wide == 1
 
 
+def test_scaled_sums():
+    """The row of factors is part of the bounds; depthwise commands and transposed tiles cannot be scaled."""
+    for word in ("scaled=1", "wide=1 scaled=1", "scaled=1 w_unsigned=1 accumulate=1"):
+        proof(matrix(word))
+        proof(matrix(word, w_base=CONFIG.sp_bytes - (N + 1) * N))
+        rejected(matrix(word, w_base=CONFIG.sp_bytes - N * N), "bounds")
+        proof(matrix(word, w_base=CONFIG.sp_bytes - N * N, k_rows=N - 1))
+        rejected(matrix(f"{word} w_transpose=1"), "command", text="contradict")
+        rejected(matrix(f"{word} dw=1", dw_len=3), "command", text="contradict")
+    config = replace(CONFIG, wide=0)
+    with pytest.raises(ValidationError, match=r"scaled sums.*MlaConfig\.wide is 0"):
+        validate(config, [MacroCall(assemble(matrix("scaled=1")), ())], WINDOWS, limit=LIMIT)
+
+
+def test_factors_are_read():
+    """A LOAD of the row after the weights races with a scaled command, and only with a scaled one."""
+    for scaled in (0, 1):
+        source = (
+            TILE
+            + f"set matrix.word, scaled={scaled}\nset matrix.x_count, 2\nissue matrix\n"
+            + f"set load.dram, 0x1000\nset load.dst, {0x400 + N * N + N - 1}\nset load.len, 1\n"
+            + f"issue load{' ; <<' if scaled else ''}\nhalt"
+        )
+        if scaled:
+            rejected(source, "race")
+        else:
+            proof(source)
+
+
 def test_assembler():
     program = assemble(matrix("wide=1 a_unsigned=1"))
     assert "set matrix.word, a_unsigned=1 wide=1" in disassemble(program)

@@ -40,6 +40,7 @@ def check_flags(
     away = load.space != Space.SP
     uses_b, b_sp = src.b_src != BSource.NONE, src.b_src == BSource.SP
     wide_conflict = (matrix.dw | matrix.w_transpose | matrix.w_unsigned) if config.wide else 1
+    scaled_conflict = (matrix.dw | matrix.w_transpose) if config.wide else 1
     values: dict[Flag, Value | int] = {
         Flag.ALWAYS: 1,
         Flag.FILL: load.fill,
@@ -60,8 +61,11 @@ def check_flags(
         Flag.W_UNSIGNED: matrix.w_unsigned,
         Flag.ONE_GROUP: matrix.groups[0],
         Flag.TWO_GROUPS: matrix.groups[1],
-        Flag.BAD_MATRIX: (matrix.dw & matrix.w_transpose) | (matrix.wide & wide_conflict),
+        Flag.BAD_MATRIX: (matrix.dw & matrix.w_transpose)
+        | (matrix.wide & wide_conflict)
+        | (matrix.scaled & scaled_conflict),
         Flag.WIDE: matrix.wide,
+        Flag.SCALED: matrix.scaled,
         Flag.A_SP: src.a_src,
         Flag.A_16: src.a_src & src.a_dtype[1],
         Flag.A_32: src.a_src & (src.a_dtype == Dtype.I32),

@@ -155,6 +155,7 @@ class Flag(IntEnum):
     BAD_FUSE = 35
     SHORT = 36  # depthwise, and the last quotient is 0
     WIDE = 37
+    SCALED = 38
 
 
 #: Fields of a micro-instruction, whose condition is met if the flag differs from `unless`.

@@ -269,6 +269,8 @@ def _weights(p: MicrocodeBuilder, config: MlaConfig) -> None:
     p.dimensions("w", ("oc", "ic", "ky", "kx"))
     p.add(0, x=X.TILE, count=1)
     p.add("w_row", y=Y.VALUE, ends=Ends.ALONG)
+    if config.wide:
+        p.times(1, "w_row", Ends.ALONG, flag=Flag.SCALED)
     p.verdict(AddressSpace.SP, 1)
 
 

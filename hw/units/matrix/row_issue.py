@@ -9,7 +9,7 @@ from hw.array.systolic import OPERAND_BITS, operands
 from hw.config import MlaConfig
 from hw.lib.pipeline import enable_register
 from hw.memory.ports import SP_ACT_LATENCY, SpReadPort
-from hw.units.matrix.layouts import ENTRY_AFTER, ROW_AFTER, row_layout
+from hw.units.matrix.layouts import ENTRY_AFTER, ROW_AFTER, SCALE_CYCLES, row_layout
 
 
 class RowIssuer(wiring.Component):
@@ -17,7 +17,8 @@ class RowIssuer(wiring.Component):
 
     A refused read would leave a bubble and corrupt the sums of a depthwise stream, so activation reads have the highest
     priority: the scratchpad always grants them. A depthwise stream whose taps or groups differ from those of the
-    previous stream waits n cycles until the line buffers are empty.
+    previous stream waits n cycles until the line buffers are empty. A tile that is not scaled waits SCALE_CYCLES cycles
+    after a scaled one.
 
     Latency: a step issued in cycle t is on `line_step` in cycle t + 2, on `operands` in t + 4 and on `entering` in t +
     5. Throughput: one step per cycle.
@@ -77,8 +78,14 @@ class RowIssuer(wiring.Component):
         m = Module()
         row: data.View = self.rows.payload
         clear, drained = Signal(), self._drained(m, row)
+        # The sums of scaled tiles are later, so a tile that is not scaled waits for them.
+        scaled = Signal(SCALE_CYCLES)
+        m.d.sync += scaled.eq(Cat(self.issued & row.scaled, scaled))
         m.d.comb += [
-            clear.eq(~row.start | (self.tiles_ready & self.feeder_ready & drained)),
+            clear.eq(
+                ~row.start
+                | (self.tiles_ready & self.feeder_ready & drained & (row.scaled | ~scaled.any()))
+            ),
             self.act.valid.eq(self.rows.valid & row.read & clear),
             self.act.addr.eq(row.addr),
             self.issued.eq(self.rows.valid & clear),

@@ -130,6 +130,7 @@ def _matrix(config, f):
     if f["wide"]:
         bad |= not config.wide or any(f[k] for k in ("dw", "w_transpose", "w_unsigned", "w_zp"))
         bad |= any(f[k] % (2 * n) for k in ("a_base", "a_u", "a_v", "a_ic", "a_oc"))
+    bad |= bool(f["scaled"] and (not config.wide or dw or f["w_transpose"]))
     if bad:
         return True, None
     if dw:
@@ -163,7 +164,7 @@ def _matrix(config, f):
                 (f["ic_count"], f["w_ic"]),
                 (f["ky_count"], f["w_ky"]),
                 (f["kx_count"], f["w_kx"]),
-                (max(lines), f["w_row"]),
+                (max(lines) + f["scaled"], f["w_row"]),
             ],
             n,
         )

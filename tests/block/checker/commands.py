@@ -34,6 +34,7 @@ def _word(rng: random.Random, unit: Unit, name: str, n: int) -> int:
         ("table_wide", 0.1),
         ("w_transpose", 0.3),
         ("wide", 0.3),
+        ("scaled", 0.3),
     ):
         if name in parts:
             parts[name] = int(rng.random() < rare)
@@ -42,6 +43,8 @@ def _word(rng: random.Random, unit: Unit, name: str, n: int) -> int:
         parts["w_transpose"] &= 1 - parts["dw"]
         if parts["wide"] and rng.random() < 0.9:
             parts["dw"] = parts["w_transpose"] = parts["w_unsigned"] = 0
+        if (parts["dw"] or parts["w_transpose"]) and rng.random() < 0.9:
+            parts["scaled"] = 0
     if parts.get("post", 0) in (5, 7) and rng.random() < 0.8:  # they need an operand B
         parts["post"] = 1
     if parts.get("table_wide", 0):

@@ -29,7 +29,7 @@ LATENCY = {Unit.LOAD: 5, Unit.STORE: 5, Unit.MATRIX: 9, Unit.FUSE: 13}
 #: Maximum with `serial_commands`: one field per cycle, more for the rows of a depthwise command, and `SERIAL_WIDE` more
 #: for the rules of wide mode.
 SERIAL_LATENCY = {Unit.LOAD: 63, Unit.STORE: 47, Unit.MATRIX: 130, Unit.FUSE: 168}
-SERIAL_WIDE = 7
+SERIAL_WIDE = 9
 
 
 def pack(unit: Unit, fields: dict[str, int]) -> int:

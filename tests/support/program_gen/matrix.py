@@ -56,6 +56,8 @@ def _normal(ranges: CommandRanges, rng: random.Random, *, wide: bool) -> Issue |
         values[name] = rng.choice((1, 1, 1, 2, -1, 0))
     for name in ("k_rows", "k_tail", "n_cols", "n_tail"):
         values[name] = rng.choice((0, 0, rng.randint(1, n)))
+    if ranges.config.wide and not values["w_transpose"]:
+        values["scaled"] = int(rng.random() < 0.3)
     if wide:
         values |= {"wide": 1, "w_transpose": 0, "w_unsigned": 0, "w_zp": 0}
         for name in ("a_u", "a_v", "a_ic", "a_oc"):

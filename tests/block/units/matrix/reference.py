@@ -120,7 +120,10 @@ class Reference:
                 row, padding = self._pixel(c, counts, oc, ic, u, v)
                 counts.macs_useful += 0 if padding else k_used * c_used * (1 + c["wide"])
                 r = c["acc_base"] + oc * c["acc_oc"] + y * c["acc_y"] + x * c["acc_x"]
-                self._add(c, r, row @ weights, ic == ky == kx == 0, counts)
+                total = row @ weights
+                if c["scaled"]:
+                    total = total * self._bytes(base + k_used * c["w_row"], 1, 0)
+                self._add(c, r, total, ic == ky == kx == 0, counts)
 
     def _nibble(self, weight: int, half: int) -> int:
         """Return the low (0) or high (1) nibble of a byte as a signed number."""

@@ -35,7 +35,7 @@ def _common(rng: random.Random, n: int) -> dict[str, int]:
     return values
 
 
-def normal(rng: random.Random, n: int) -> dict[str, int]:
+def normal(rng: random.Random, n: int, scaled: float = 0) -> dict[str, int]:
     values = _common(rng, n)
     values |= {name: rng.choice((1, 1, 2, 3)) for name in ("kx_count", "ky_count", "ic_count", "oc_count")}
     values |= {name: rng.choice((1, 2, 3, rng.randrange(1, 2 * n))) for name in ("x_count", "y_count")}
@@ -50,13 +50,14 @@ def normal(rng: random.Random, n: int) -> dict[str, int]:
     if rng.random() < 0.5:  # tiles whose rows can be read in pairs
         values |= {name: n * rng.randrange(-300, 300) for name in ("w_kx", "w_ky", "w_ic", "w_oc")}
         values |= {"w_row": n, "w_base": n * rng.randrange((1 << 20) // n)}
-    return command(**values, w_transpose=rng.randrange(2))
+    transposes = rng.randrange(2)
+    return command(**values, w_transpose=transposes, scaled=int(rng.random() < scaled and not transposes))
 
 
 def wide(rng: random.Random, n: int) -> dict[str, int]:
     """Return a command in wide mode: the activations are aligned, and the weights signed and without zero point."""
     values = normal(rng, n)
-    values |= {"wide": 1, "w_transpose": 0, "w_unsigned": 0, "w_zp": 0}
+    values |= {"wide": 1, "w_transpose": 0, "w_unsigned": 0, "w_zp": 0, "scaled": rng.randrange(2)}
     return values | {
         name: values[name] - values[name] % (2 * n) for name in ("a_base", "a_u", "a_v", "a_ic", "a_oc")
     }
@@ -94,7 +95,7 @@ def queue(rng: random.Random, n: int, count: int, wides: float = 0) -> list[dict
         if rng.random() < wides:
             commands.append(wide(rng, n))
         elif rng.random() < 0.5:
-            commands.append(normal(rng, n))
+            commands.append(normal(rng, n, 0.3 if wides else 0))
         else:
             previous = depthwise(rng, n, previous)
             commands.append(previous)

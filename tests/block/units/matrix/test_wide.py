@@ -7,6 +7,7 @@ import pytest
 
 from hw.array.systolic import OPERAND_BITS, SystolicArray
 from hw.config import MlaConfig
+from hw.units.matrix.layouts import done_after
 from tests.block.units.matrix.reference import command
 from tests.block.units.matrix.testbench import MatrixTestbench, fresh_memories, small_config
 from tests.support.testbench import simulate
@@ -242,3 +243,59 @@ def test_padding(n: int):
         for kx in range(kernel)
     )
     assert seen.zeros == [read]
+
+
+@pytest.mark.parametrize("weight_rows", [1, 2])
+@pytest.mark.parametrize("wide", [0, 1])
+@pytest.mark.parametrize(("n", "rows"), [(4, 1), (4, 6), (8, 3), (8, 9)])
+def test_scaled_tiles(n: int, rows: int, wide: int, weight_rows: int):
+    """The sums of each tile are multiplied by the factors in the row after its weights, before they are added up;
+    commands without factors before and after it are not changed.
+    """
+    seed = 100 * n + rows
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    sp, acc = fresh_memories(n, rng)
+    k_rows, tail, blocks, lanes = n - 1, n // 2, 3, n << wide
+    a = rng.integers(-128, 128, (rows, blocks, lanes))
+    w = rng.integers(-128, 128, (blocks, n, n))
+    factors = rng.integers(0, 256, (blocks, n))
+    sp[: a.size] = a.astype(np.uint8).reshape(-1)
+    base, tile = 2048, (n + 1) * n
+    exact = np.zeros((rows, n), np.int64)
+    for i in range(blocks):
+        k = tail if i == blocks - 1 else k_rows
+        at = base + i * tile
+        sp[at : at + k * n] = w[i, :k].astype(np.uint8).reshape(-1)
+        sp[at + k * n : at + k * n + n] = factors[i]
+        low, high = _nibbles(w[i, :k]) if wide else (w[i, :k], np.zeros((k, n), np.int64))
+        high_lanes = a[:, i, n : n + k] if wide else a[:, i, :k]
+        exact += (a[:, i, :k] @ low + high_lanes @ high) * factors[i]
+    c = {"w_base": base, "w_row": n, "w_ic": tile, "x_count": rows, "a_v": blocks * lanes, "a_ic": lanes}
+    c |= {"ic_count": blocks, "k_rows": k_rows, "k_tail": tail, "acc_x": 1, "wide": wide}
+    plain = command(**c | {"scaled": 0, "acc_base": 20, "x_count": 1})
+    scaled = command(**c, scaled=1)
+    config = replace(small_config(n), weight_rows=weight_rows)
+    alone = MatrixTestbench(n, sp, acc, config=config).run([plain])
+    seen = MatrixTestbench(n, sp, acc, config=config).run([plain, scaled, plain, scaled])
+    assert seen.acc is not None and alone.acc is not None
+    np.testing.assert_array_equal(seen.acc[:rows], exact.astype(np.int32))
+    np.testing.assert_array_equal(seen.acc[20], alone.acc[20])
+
+
+def test_scaled_tiles_without_gap():
+    """Scaled tiles of n / 2 + 1 or more rows follow each other without a gap; a tile that is not scaled waits one cycle
+    for them.
+    """
+    n = 8
+    sp, acc = fresh_memories(n, np.random.default_rng(5))
+    shape = {"w_row": n, "w_ic": (n + 1) * n, "a_v": 2 * n, "a_ic": 2 * n, "ic_count": 4, "wide": 1, "acc_x": 1}
+    for rows in (n // 2 + 1, n, 2 * n):
+        scaled = command(**shape, scaled=1, x_count=rows)
+        plain = command(**shape, x_count=rows, acc_base=16)
+        found = MatrixTestbench(n, sp, acc).run([scaled, scaled, plain, plain, scaled])
+        gaps = np.diff(found.entered)
+        assert np.flatnonzero(gaps > 1).tolist() == [8 * rows - 1]
+        assert gaps[8 * rows - 1] == 2
+        done = [late - found.entered[4 * rows * (i + 1) - 1] for i, late in enumerate(found.done)]
+        assert done == [done_after(n) + s for s in (1, 1, 0, 0, 1)]
