@@ -203,8 +203,8 @@ def _check_own_results(n: int, unit: Unit, fields: list[int], regions: list[Stri
 
 #: Index of the mode word of MATRIX.
 _MATRIX_WORD = [item.name for item in MATRIX_FIELDS].index("word")
-#: Fields that hold addresses, by unit. Legality depends on them only through bounds, the alignment of `dst`, and in wide
-#: mode the alignment of `a_base`.
+#: Fields that hold addresses, by unit. Legality depends on them only through bounds, the alignment of `dst`, and the
+#: alignment of `a_base` in wide mode.
 _ADDRESSES = {
     unit: tuple((number, item.name) for number, item in enumerate(UNIT_FIELDS[unit]) if item.name in names)
     for unit, names in {

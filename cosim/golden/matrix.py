@@ -205,8 +205,8 @@ def _factors(sp: np.ndarray, c: CommandFields, n: int, oc: int, k_rows: int, k_t
 
 
 def _reduce(a: np.ndarray, weights: np.ndarray, factors: np.ndarray) -> np.ndarray:
-    """Return the sums over all tiles, computed by a few float32 matrix products; the sums of each tile are multiplied by
-    its factors, if there are any.
+    """Return the sums over all tiles, computed by a few float32 matrix products; if there are factors, the sums of each
+    tile are multiplied by its factors.
 
     The products are exact, because each sum of _EXACT_PRODUCTS products is below 2**24.
     """

@@ -7,7 +7,6 @@ from hw.checker.values import times_groups
 from hw.config import MlaConfig
 from hw.isa.enums import PAIRS, BSource, Dtype, Op, Post, Reduce, Requant, Space, Unit
 
-
 #: Fields of MATRIX that must be multiples of 2 * n in wide mode.
 MATRIX_A_ADDRESSES = ("a_base", "a_u", "a_v", "a_ic", "a_oc")
 

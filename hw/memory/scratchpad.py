@@ -227,10 +227,7 @@ class Scratchpad(wiring.Component):
         self._config = config
         super().__init__(
             {
-                **{
-                    name: In(SpReadPort(config, pairs=reads_pairs(config, name)))
-                    for name in READERS
-                },
+                **{name: In(SpReadPort(config, pairs=reads_pairs(config, name))) for name in READERS},
                 **{name: In(SpWritePort(config)) for name in WRITERS},
                 "events": Out(SP_EVENTS),
             }

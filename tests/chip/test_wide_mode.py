@@ -65,7 +65,11 @@ class _Product:
             *("set load.dram, op1", f"set load.dst, {w_base}", f"set load.len, {self.weight_bytes}"),
             *("issue load, signal(matrix:0)", f"set matrix.word, {self.mode or 'accumulate=0'}"),
             *(f"set matrix.x_count, {self.m}", f"set matrix.a_v, {self.k}", f"set matrix.a_ic, {self.lanes}"),
-            *(f"set matrix.ic_count, {blocks}", f"set matrix.oc_count, {out_blocks}", f"set matrix.w_row, {n}"),
+            *(
+                f"set matrix.ic_count, {blocks}",
+                f"set matrix.oc_count, {out_blocks}",
+                f"set matrix.w_row, {n}",
+            ),
             *(f"set matrix.w_ic, {self.tile_bytes}", f"set matrix.w_oc, {blocks * self.tile_bytes}"),
             *("set matrix.acc_x, 1", f"set matrix.acc_oc, {self.m}"),
             *("set fuse.stage, d_dst=sp d_dtype=i16", f"set fuse.x_count, {self.m}", "set fuse.a_v, 1"),
@@ -75,7 +79,9 @@ class _Product:
         for part in range(self.parts):
             row = part % 2 * self.m * out_blocks
             waits = ["wait(load:0)"] * (part == 0) + ["wait(fuse:0)"] * (part > 1)
-            after = ["signal(matrix:0)"] * (part + 2 < self.parts) + ["signal(store:0)"] * (part == self.parts - 1)
+            after = ["signal(matrix:0)"] * (part + 2 < self.parts) + ["signal(store:0)"] * (
+                part == self.parts - 1
+            )
             lines += [
                 f"set matrix.w_base, {w_base + part * out_blocks * blocks * self.tile_bytes}",
                 f"set matrix.acc_base, {row}",
@@ -84,7 +90,11 @@ class _Product:
                 ", ".join(["issue fuse", "wait(matrix:0)", *after]),
             ]
         lines += [
-            *("set store.dram, op2", f"set store.src, {d_base}", f"set store.len, {2 * self.m * self.columns}"),
+            *(
+                "set store.dram, op2",
+                f"set store.src, {d_base}",
+                f"set store.len, {2 * self.m * self.columns}",
+            ),
             *("issue store, wait(fuse:0)", "halt"),
         ]
         return "\n".join(lines)

@@ -142,7 +142,9 @@ def matrix(mem: dict, n: int, c: CommandFields) -> dict[str, int]:
                     size = n
                     if c.wide:
                         size = 2 * n
-                        w = [[sx(e, 4) for e in row] for row in w] + [[sx(e >> 4, 4) for e in row] for row in w]
+                        w = [[sx(e, 4) for e in row] for row in w] + [
+                            [sx(e >> 4, 4) for e in row] for row in w
+                        ]
                     for y in range(c.y_count):
                         for x in range(c.x_count):
                             u, v = c.u0 + y * c.u_y + ky * c.u_ky, c.v0 + x * c.v_x + kx * c.v_kx

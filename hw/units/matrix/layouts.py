@@ -34,9 +34,9 @@ def row_layout(config: MlaConfig) -> data.StructLayout:
     `stream` is set if an activation row is streamed; the row is read from `addr` if `read` is set, else it is zero.
     `start` is set in the first step of a tile, `wave` if sums for row `acc_row` enter the array with this step, `swap`
     in the first step of a tile with `wave`, and `last` in the last step of the command. `useful` is the number of
-    useful MACs. `wide` is set if the activation row has 2 * n lanes, `scaled` if
-    the sums of the tile are scaled. `rows` is the number of rows of the tile in the weight buffer, and `lanes` the number of useful lanes
-    in each row. The other members are fields of the command and, for depthwise steps, members of `line_step_layout`.
+    useful MACs. `wide` is set if the activation row has 2 * n lanes, `scaled` if the sums of the tile are scaled.
+    `rows` is the number of rows of the tile in the weight buffer, and `lanes` the number of useful lanes in each row.
+    The other members are fields of the command and, for depthwise steps, members of `line_step_layout`.
     """
     count = lane_count_bits(config.n)
     return data.StructLayout(

@@ -66,7 +66,11 @@ class RowIssuer(wiring.Component):
                 "line_step": Out(line_step_layout(config)),
                 "operands": Out(width),
                 "entering": Out(width),
-                **({"second_operands": Out(width), "second": Out(width), "wide": Out(1)} if config.wide else {}),
+                **(
+                    {"second_operands": Out(width), "second": Out(width), "wide": Out(1)}
+                    if config.wide
+                    else {}
+                ),
                 "swap": Out(1),
                 "select": Out(2 * config.n),
                 "row_entering": Out(1),
@@ -83,8 +87,7 @@ class RowIssuer(wiring.Component):
         m.d.sync += scaled.eq(Cat(self.issued & row.scaled, scaled))
         m.d.comb += [
             clear.eq(
-                ~row.start
-                | (self.tiles_ready & self.feeder_ready & drained & (row.scaled | ~scaled.any()))
+                ~row.start | (self.tiles_ready & self.feeder_ready & drained & (row.scaled | ~scaled.any()))
             ),
             self.act.valid.eq(self.rows.valid & row.read & clear),
             self.act.addr.eq(row.addr),

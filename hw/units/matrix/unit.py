@@ -203,8 +203,8 @@ class MatrixUnit(wiring.Component):
         return free & (wait == 0)
 
     def _scaled(self, m: Module, fetcher: WeightFetcher, trail: RowWriteback, psum: Value) -> Value:
-        """Return the sums for the accumulator: those of scaled tiles are multiplied by the factors of their columns, which
-        takes SCALE_CYCLES cycles.
+        """Return the sums for the accumulator: those of scaled tiles are multiplied by the factors of their columns,
+        which takes SCALE_CYCLES cycles.
         """
         # The sums leave the array two cycles after their request, those of scaled tiles one cycle after it.
         assert SCALE_CYCLES == 1

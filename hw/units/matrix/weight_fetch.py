@@ -114,7 +114,14 @@ class WeightFetcher(wiring.Component):
         return self.ready
 
     def _find_end(
-        self, m: Module, asked: Value, tile_end: Signal, index: Signal, rows: Value, step: Value, scaled: Value
+        self,
+        m: Module,
+        asked: Value,
+        tile_end: Signal,
+        index: Signal,
+        rows: Value,
+        step: Value,
+        scaled: Value,
     ) -> None:
         """Drive `tile_end`, which is high if the next request ends its tile; a request reads up to `step` rows from row
         `index` on, and a scaled tile has one more request.
@@ -161,7 +168,10 @@ class WeightFetcher(wiring.Component):
             self.n,
         )
         pairs, pair, scaled = self._pairs(m), Signal(), self._scaled(m)
-        index, following = Signal(range(self.n + self.config.wide), reset_less=True), Signal(range(self.n + 3))
+        index, following = (
+            Signal(range(self.n + self.config.wide), reset_less=True),
+            Signal(range(self.n + 3)),
+        )
         step = 1 + pairs
         scales = scaled & tile_end
         m.d.comb += [pair.eq(pairs & (index + 1 != rows) & ~scales), following.eq(index + step)]
@@ -225,8 +235,8 @@ class WeightFetcher(wiring.Component):
 
     @property
     def _request_layout(self) -> data.StructLayout:
-        """Layout of the properties of a read: it ends a tile or its weight rows, reads two rows, reads the second row of
-        an entry of buffer number `buffer`, and reads factors instead of weights.
+        """Layout of the properties of a read: it ends a tile or its weight rows, reads two rows, reads the second row
+        of an entry of buffer number `buffer`, and reads factors instead of weights.
         """
         return data.StructLayout(
             {
@@ -298,7 +308,9 @@ class WeightFetcher(wiring.Component):
             room |= (request.buffer == b) & ((free != 0) | request.second)
         if self.config.wide:
             return Mux(
-                request.scales, self._buffer_scales(m, asked & request.scales, arrived[-1] & arriving.scales), room
+                request.scales,
+                self._buffer_scales(m, asked & request.scales, arrived[-1] & arriving.scales),
+                room,
             )
         return room
 
@@ -306,7 +318,9 @@ class WeightFetcher(wiring.Component):
         """Write the factors of scaled tiles to their buffer; return a value that is high if there is room for a row."""
         m.submodules.scales = buffer = Ram(width=8 * self.n, depth=SCALES, comb=True)
         free = Signal(range(SCALES + 1), init=SCALES, name="free_scales")
-        write_to, read_from = (Signal(range(SCALES), name=f"{name}_scales") for name in ("write_to", "read_from"))
+        write_to, read_from = (
+            Signal(range(SCALES), name=f"{name}_scales") for name in ("write_to", "read_from")
+        )
         m.d.comb += [
             buffer.w_en.eq(writes),
             buffer.w_addr.eq(write_to),
@@ -339,7 +353,14 @@ class PipelinedWeightFetcher(WeightFetcher):
         return finished
 
     def _find_end(
-        self, m: Module, asked: Value, tile_end: Signal, index: Signal, rows: Value, step: Value, scaled: Value
+        self,
+        m: Module,
+        asked: Value,
+        tile_end: Signal,
+        index: Signal,
+        rows: Value,
+        step: Value,
+        scaled: Value,
     ) -> None:
         held = pipeline_register(m, "rows_held", rows)
         with m.If(self._fresh):

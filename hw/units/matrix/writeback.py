@@ -18,7 +18,6 @@ from hw.units.matrix.layouts import (
     update_after,
 )
 
-
 #: Members of a step that are sent to the accumulator.
 _REQUEST = ("acc_row", "add", "shift")
 
@@ -109,8 +108,8 @@ class RowWriteback(wiring.Component):
         return m
 
     def _delayed(self, m: Module) -> tuple[Value, data.View, Value]:
-        """Delay the steps of scaled tiles by SCALE_CYCLES cycles; return the valid bit, the steps, and a flag that is high
-        while steps are delayed.
+        """Delay the steps of scaled tiles by SCALE_CYCLES cycles; return the valid bit, the steps, and a flag that is
+        high while steps are delayed.
         """
         layout = data.StructLayout(
             {name: self.row.shape().members[name] for name in (*_REQUEST, "scaled", "start", "wave", "last")}

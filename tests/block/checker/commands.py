@@ -5,7 +5,6 @@ import random
 from hw.isa.commands import MATRIX_WORD, PACKED_FIELDS, UNIT_FIELDS
 from hw.isa.enums import Unit
 
-
 #: Fields of MATRIX that must be multiples of 2 * n in wide mode.
 WIDE_ALIGNED = ("a_base", "a_u", "a_v", "a_ic", "a_oc")
 

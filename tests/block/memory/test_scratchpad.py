@@ -10,7 +10,6 @@ from hw.memory.ports import SP_READ_LATENCY
 from hw.memory.scratchpad import READERS, WRITERS, Scratchpad
 from tests.support.testbench import simulate
 
-
 #: Ports that can read two rows at once.
 PAIRS = ("act", "weight")
 

@@ -112,7 +112,9 @@ class Reference:
                 for k in range(k_used):
                     weights[k] = self._bytes(base + k * c["w_row"], c["w_unsigned"], c["w_zp"])
             if c["wide"]:
-                weights = np.array([[self._nibble(w, half) for w in row] for half in (0, 1) for row in weights])
+                weights = np.array(
+                    [[self._nibble(w, half) for w in row] for half in (0, 1) for row in weights]
+                )
             counts.matrix_tiles += 1
             for y, x in np.ndindex(c["y_count"], c["x_count"]):
                 u = c["u0"] + y * c["u_y"] + ky * c["u_ky"]

@@ -157,7 +157,13 @@ def _product(n: int, weight_rows: int, m: int, k: int, columns: int, seed: int, 
     config = replace(small_config(n), weight_rows=weight_rows)
     seen = MatrixTestbench(n, sp, acc, config=config).run([c])
     exact = (a - zero) @ w
-    old = acc[: m * out_blocks].astype(np.int64).reshape(out_blocks, m, n).transpose(1, 0, 2).reshape(m, columns)
+    old = (
+        acc[: m * out_blocks]
+        .astype(np.int64)
+        .reshape(out_blocks, m, n)
+        .transpose(1, 0, 2)
+        .reshape(m, columns)
+    )
     assert seen.acc is not None
     result = seen.acc[: m * out_blocks].reshape(out_blocks, m, n).transpose(1, 0, 2).reshape(m, columns)
     if fields.get("shift8"):
@@ -168,7 +174,9 @@ def _product(n: int, weight_rows: int, m: int, k: int, columns: int, seed: int, 
 
 
 @pytest.mark.parametrize("weight_rows", [1, 2])
-@pytest.mark.parametrize(("n", "m", "blocks", "columns"), [(4, 1, 3, 2), (4, 7, 2, 3), (8, 3, 2, 1), (8, 9, 3, 2)])
+@pytest.mark.parametrize(
+    ("n", "m", "blocks", "columns"), [(4, 1, 3, 2), (4, 7, 2, 3), (8, 3, 2, 1), (8, 9, 3, 2)]
+)
 @pytest.mark.parametrize(
     "fields", [{}, {"a_unsigned": 1, "a_zp": 77}, {"a_zp": -128, "accumulate": 1}, {"shift8": 1}]
 )
@@ -289,7 +297,15 @@ def test_scaled_tiles_without_gap():
     """
     n = 8
     sp, acc = fresh_memories(n, np.random.default_rng(5))
-    shape = {"w_row": n, "w_ic": (n + 1) * n, "a_v": 2 * n, "a_ic": 2 * n, "ic_count": 4, "wide": 1, "acc_x": 1}
+    shape = {
+        "w_row": n,
+        "w_ic": (n + 1) * n,
+        "a_v": 2 * n,
+        "a_ic": 2 * n,
+        "ic_count": 4,
+        "wide": 1,
+        "acc_x": 1,
+    }
     for rows in (n // 2 + 1, n, 2 * n):
         scaled = command(**shape, scaled=1, x_count=rows)
         plain = command(**shape, x_count=rows, acc_base=16)
