@@ -45,6 +45,9 @@ class MlaConfig:
         Number of rows of weights that enter the array per cycle: 1 or 2. A tile takes n / weight_rows cycles to enter.
     packed_loads : int
         1: LOAD expands packed weights; 0: packed loads are illegal.
+    wide : int
+        1: MATRIX has a wide mode, in which each weight byte contains two int4 weights and a row 2 * n activations, and
+        scaled sums; 0: commands with `wide` or `scaled` are illegal, and the array has no second multipliers.
     line_depth : int
         Depth of each line buffer for depthwise commands, in pixels.
     fuse_rate : int
@@ -83,6 +86,7 @@ class MlaConfig:
     table_slots: int = 4
     weight_rows: int = 2
     packed_loads: int = 1
+    wide: int = 1
     line_depth: int = 256
     fuse_rate: int = 1
     reciprocal_units: int = 8
@@ -103,6 +107,7 @@ class MlaConfig:
         self._check_set("fuse_rate", tuple(r for r in (1, 2, 4, 8) if r <= self.n))
         self._check_set("weight_rows", (1, 2))
         self._check_set("packed_loads", (0, 1))
+        self._check_set("wide", (0, 1))
         self._check_set("serial_commands", (0, 1))
         self._check_set("pipelined", (0, 1))
         if self.pipelined and not (self.serial_commands and self.fuse_rate >= 4):

@@ -182,6 +182,7 @@ identity(
     "table_slots",
     "weight_rows",
     "packed_loads",
+    "wide",
     "line_depth",
     "fuse_rate",
     "reciprocal_units",
@@ -192,7 +193,7 @@ identity(
     "windows",
     "serial_commands",
     "pipelined",
-    added=("weight_rows", "packed_loads", "reciprocal_units"),
+    added=("weight_rows", "packed_loads", "wide", "reciprocal_units"),
 )(MlaConfig)
 identity("Unit", "LOAD", "MATRIX", "FUSE", "STORE")(Unit)
 identity("Space", "SP", "PARAM", "TABLE")(Space)

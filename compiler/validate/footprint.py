@@ -245,7 +245,12 @@ def _matrix(config: MlaConfig, c: CommandFields, used: bool) -> Iterator[Strided
 def _activations(n: int, c: CommandFields, used: bool) -> Iterator[StridedRegion]:
     u, v = ((c.y_count, c.u_y), (c.ky_count, c.u_ky)), ((c.x_count, c.v_x), (c.kx_count, c.v_kx))
     runs = (c.k_rows or n, c.k_tail or c.k_rows or n) if used else (n, n)
-    yield from _padded_blocks("sp", c, (u, v), [(c.oc_count, c.a_oc)], (c.ic_count, c.a_ic), runs)
+    halves: Dims = []
+    if c.wide and runs == (n, n):
+        runs = (2 * n, 2 * n)
+    elif c.wide:
+        halves = [(2, n)]
+    yield from _padded_blocks("sp", c, (u, v), [(c.oc_count, c.a_oc), *halves], (c.ic_count, c.a_ic), runs)
 
 
 def _weights(n: int, c: CommandFields) -> Iterator[StridedRegion]:
@@ -255,7 +260,7 @@ def _weights(n: int, c: CommandFields) -> Iterator[StridedRegion]:
         lines, tail = c.n_cols or n, c.n_tail or c.n_cols or n
     else:
         split, step, others = c.ic_count, c.w_ic, [(c.oc_count, c.w_oc), *kernel]
-        lines, tail = c.k_rows or n, c.k_tail or c.k_rows or n
+        lines, tail = (c.k_rows or n) + c.scaled, (c.k_tail or c.k_rows or n) + c.scaled
     if lines == tail:
         yield region("sp", c.w_base, [*others, (split, step), (lines, c.w_row)], n)
     else:

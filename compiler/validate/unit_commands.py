@@ -15,7 +15,7 @@ from cosim.semantics.command_checks import DramWindow, check_command, contradict
 from cosim.semantics.command_fields import PACKED, CommandFields, unpack_fields
 from cosim.semantics.fuse_points import PointBlock, points
 from hw.config import MlaConfig
-from hw.isa.commands import UNIT_FIELDS
+from hw.isa.commands import MATRIX_FIELDS, MATRIX_WORD, UNIT_FIELDS
 from hw.isa.enums import DTYPE_BYTES, BSource, Reduce, Trap, Unit
 
 #: Maximum number of elements checked one by one; a larger command is assumed to read its own results.
@@ -201,7 +201,10 @@ def _check_own_results(n: int, unit: Unit, fields: list[int], regions: list[Stri
         raise BadCommandError("race", reason)
 
 
-#: Fields that hold addresses, by unit. Legality depends on them only through bounds and the alignment of `dst`.
+#: Index of the mode word of MATRIX.
+_MATRIX_WORD = [item.name for item in MATRIX_FIELDS].index("word")
+#: Fields that hold addresses, by unit. Legality depends on them only through bounds, the alignment of `dst`, and the
+#: alignment of `a_base` in wide mode.
 _ADDRESSES = {
     unit: tuple((number, item.name) for number, item in enumerate(UNIT_FIELDS[unit]) if item.name in names)
     for unit, names in {
@@ -267,7 +270,7 @@ class CommandExaminer:
         """
         rest, bases = list(fields), list(fields)
         for index, name in _ADDRESSES[unit]:
-            rest[index] = fields[index] % self.config.n if name == "dst" else 0
+            rest[index] = fields[index] % self._alignment(unit, name, fields)
             bases[index] -= rest[index]
         shape = self._shape(unit, rest)
         if shape is None or not self._inside(windows, shape, bases):
@@ -280,6 +283,14 @@ class CommandExaminer:
             regions.append(StridedRegion(space, low + by, high + by, steps, run, write))
         _check_own_results(self.config.n, unit, fields, regions)
         return shape, regions
+
+    def _alignment(self, unit: Unit, name: str, fields: list[int]) -> int:
+        """Return the number of bytes of which the legality of a command may require that an address is a multiple."""
+        if unit == Unit.LOAD and name == "dst":
+            return self.config.n
+        if unit == Unit.MATRIX and name == "a_base" and MATRIX_WORD.unpack(fields[_MATRIX_WORD])["wide"]:
+            return 2 * self.config.n
+        return 1
 
     def _inside(self, windows: list[DramWindow], shape: CommandShape, bases: list[int]) -> bool:
         """Return True if all accesses of a command are inside the memories and the windows."""
@@ -348,6 +359,9 @@ def _illegal(config: MlaConfig, unit: Unit, c: CommandFields, cause: Trap, addre
     else:
         last = {Trap.SP_BOUNDS: config.sp_bytes - 1, Trap.ACC_BOUNDS: config.acc_rows - 1}.get(cause, 0)
         reason = _RIGHT[cause].format(address=address, last=last)
+        if cause is Trap.BAD_COMMAND and unit == Unit.MATRIX and (c.wide or c.scaled) and not config.wide:
+            mode = "the wide mode" if c.wide else "scaled sums"
+            reason = f"it uses {mode}, which the hardware configuration does not have (MlaConfig.wide is 0)"
     return BadCommandError(KIND_OF_TRAP[cause], reason)
 
 

@@ -24,7 +24,7 @@ class _Activations:
     Parameters
     ----------
     values : numpy.ndarray
-        Bytes minus their zero point, as int16 of shape (point, tile, lane).
+        Bytes minus their zero point, as int16 of shape (point, tile, lane), with 2 * n lanes in wide mode.
     flat : numpy.ndarray
         Copy of `values` as float32 of shape (point, tile * lane).
     valid : numpy.ndarray
@@ -54,13 +54,14 @@ def run_copies(copies: Sequence[Memories], c: CommandFields) -> None:
     n = copies[0].config.n
     n_cols, n_tail = active(c.n_cols, c.n_tail, n)
     sizes = active(c.k_rows, c.k_tail, n)
-    step = max(1, _CHUNK_ELEMENTS // (c.ic_count * c.ky_count * c.kx_count * n * len(copies)))
+    step = max(1, _CHUNK_ELEMENTS // (c.ic_count * c.ky_count * c.kx_count * lanes(c, n) * len(copies)))
     for oc in range(c.oc_count):
         weights = _weights(copies[0].sp, c, n, oc, n_tail if oc == c.oc_count - 1 else n_cols, *sizes)
+        factors = _factors(copies[0].sp, c, n, oc, *sizes)
         for start in range(0, blocks[oc].size, step):
             part = np.arange(start, min(blocks[oc].size, start + step))
             flat = np.concatenate([_activations(memories.sp, c, n, oc, part).flat for memories in copies])
-            totals = _reduce(flat, weights).reshape(len(copies), part.size, n)
+            totals = _reduce(flat, weights, factors).reshape(len(copies), part.size, n)
             for memories, total in zip(copies, totals, strict=True):
                 update_distinct(memories.acc, c, blocks[oc][part], total)
 
@@ -72,7 +73,7 @@ def _equal_weights(copies: Sequence[Memories], c: CommandFields) -> bool:
         np.arange(count) * stride
         for count, stride in (
             *((c.oc_count, c.w_oc), (c.ic_count, c.w_ic), (c.ky_count, c.w_ky), (c.kx_count, c.w_kx)),
-            (n, c.w_row),
+            (n + c.scaled, c.w_row),
         )
     ]
     low = max(0, c.w_base + sum(int(step.min()) for step in steps))
@@ -92,6 +93,11 @@ def edge(raw: np.ndarray, unsigned: int, zero_point: int) -> np.ndarray:
     return (raw if unsigned else raw.view(np.int8)).astype(np.int16) - np.int16(zero_point)
 
 
+def lanes(c: CommandFields, n: int) -> int:
+    """Return the number of lanes of an activation row."""
+    return 2 * n if c.wide else n
+
+
 def active(count: int, tail: int, n: int) -> tuple[int, int]:
     """Return the number of active rows or columns in each block except the last, and in the last block."""
     count = count or n
@@ -108,8 +114,9 @@ def _run_normal(memories: Memories, c: CommandFields) -> Events:
     k_active = np.repeat([k_rows] * (c.ic_count - 1) + [k_tail], c.ky_count * c.kx_count)
     columns = [n_cols] * (c.oc_count - 1) + [n_tail]
     weights = [_weights(memories.sp, c, n, oc, columns[oc], k_rows, k_tail) for oc in range(c.oc_count)]
+    factors = [_factors(memories.sp, c, n, oc, k_rows, k_tail) for oc in range(c.oc_count)]
     zeros = useful = 0
-    step = max(1, _CHUNK_ELEMENTS // (tiles * n)) if distinct else points
+    step = max(1, _CHUNK_ELEMENTS // (tiles * lanes(c, n))) if distinct else points
     for start in range(0, points, step):
         part = np.arange(start, min(points, start + step))
         rows_read = _activations(memories.sp, c, n, 0, part)
@@ -117,17 +124,19 @@ def _run_normal(memories: Memories, c: CommandFields) -> Events:
             if oc and c.a_oc:
                 rows_read = _activations(memories.sp, c, n, oc, part)
             zeros += rows_read.zeros
-            useful += int(rows_read.valid @ k_active) * columns[oc]
+            useful += int(rows_read.valid @ k_active) * columns[oc] * (lanes(c, n) // n)
             target = blocks[oc][part]
             if distinct:
-                update_distinct(memories.acc, c, target, _reduce(rows_read.flat, weights[oc]))
+                update_distinct(memories.acc, c, target, _reduce(rows_read.flat, weights[oc], factors[oc]))
                 continue
             for tile in range(tiles):
                 psums = rows_read.values[:, tile].astype(np.int64) @ weights[oc][tile].astype(np.int64)
+                if c.scaled:
+                    psums *= factors[oc][tile]
                 update_in_order(memories.acc, c, target, psums, first=tile == 0)
     streamed = c.oc_count * tiles * points
     return {
-        "macs_issued": streamed * n * n,
+        "macs_issued": streamed * lanes(c, n) * n,
         "macs_useful": useful,
         "matrix_rows": streamed,
         "matrix_tiles": c.oc_count * tiles,
@@ -141,7 +150,8 @@ def _weights(
 ) -> np.ndarray:
     """Return the weight tiles for one block of output channels, as an array of shape (tile, k, column).
 
-    The tiles are in loop order.
+    The tiles are in loop order. In wide mode, the low nibbles of the bytes precede the high nibbles, so that there are
+    2 * n values of k.
     """
     tiles = c.ic_count * c.ky_count * c.kx_count
     weights = np.zeros((tiles, n, n), np.int16)
@@ -157,6 +167,8 @@ def _weights(
             weights[selected, :k, :columns] = tile[:, :, :k].swapaxes(1, 2)
         else:
             weights[selected, :k] = tile
+    if c.wide:
+        return np.concatenate([((weights & 15) ^ 8) - 8, weights >> 4], axis=1)
     return weights
 
 
@@ -174,7 +186,7 @@ def _activations(sp: np.ndarray, c: CommandFields, n: int, oc: int, point: np.nd
     if c.v_lim:
         valid &= (v >= 0) & (v < c.v_lim)
     padded = not valid.all()
-    raw = windows(sp, n)[np.where(valid, address, 0) if padded else address]
+    raw = windows(sp, lanes(c, n))[np.where(valid, address, 0) if padded else address]
     a = edge(raw, c.a_unsigned, c.a_zp)
     if padded:
         a[~valid] = 0
@@ -182,11 +194,28 @@ def _activations(sp: np.ndarray, c: CommandFields, n: int, oc: int, point: np.nd
     return _Activations(a, flat, valid.sum(axis=0), int(a.size - np.count_nonzero(a)))
 
 
-def _reduce(a: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the sums over all tiles, computed by a few float32 matrix products.
+def _factors(sp: np.ndarray, c: CommandFields, n: int, oc: int, k_rows: int, k_tail: int) -> np.ndarray:
+    """Return the factors of each tile, of shape (tile, column), without tiles if the command is not scaled."""
+    if not c.scaled:
+        return np.zeros((0, n), np.int64)
+    tiles = c.ic_count * c.ky_count * c.kx_count
+    ic, ky, kx = np.unravel_index(np.arange(tiles), (c.ic_count, c.ky_count, c.kx_count))
+    base = c.w_base + oc * c.w_oc + ic * c.w_ic + ky * c.w_ky + kx * c.w_kx
+    return windows(sp, n)[base + np.where(ic == c.ic_count - 1, k_tail, k_rows) * c.w_row].astype(np.int64)
+
+
+def _reduce(a: np.ndarray, weights: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """Return the sums over all tiles, computed by a few float32 matrix products; if there are factors, the sums of each
+    tile are multiplied by its factors.
 
     The products are exact, because each sum of _EXACT_PRODUCTS products is below 2**24.
     """
+    if len(factors):
+        parts = a.reshape(len(a), len(weights), -1).swapaxes(0, 1)
+        return sum(
+            (part @ w.astype(np.float32)).astype(np.int64) * f
+            for part, w, f in zip(parts, weights, factors, strict=True)
+        )
     w = weights.reshape(-1, weights.shape[-1]).astype(np.float32)
     total = np.zeros((len(a), w.shape[1]), np.int64)
     for first in range(0, len(w), _EXACT_PRODUCTS):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from cosim.golden.command import Command
 from cosim.golden.depthwise import stream_outputs
-from cosim.golden.matrix import active
+from cosim.golden.matrix import active, lanes
 from cosim.semantics.bounding_box import is_scalar_pair, reads_row, reads_slots
 from cosim.semantics.command_fields import CommandFields
 from cosim.semantics.fuse_points import PointBlock, points
@@ -107,7 +107,7 @@ _REQUANTIZATION_DEFAULTS = {
     "clip_hi": (1 << 31) - 1,
 }
 #: Fields of the products of MATRIX.
-_PRODUCT = ("dw", "shift8", "a_unsigned", "w_unsigned", "a_zp", "w_zp")
+_PRODUCT = ("dw", "shift8", "a_unsigned", "w_unsigned", "a_zp", "w_zp", "wide", "scaled")
 
 
 class SymbolMachine:
@@ -243,6 +243,7 @@ class SymbolMachine:
     ) -> Symbols:
         """Return the symbols of weight tiles, of shape (tile, row, column), 0 for rows that are not in use.
 
+        In wide mode, there are 2 * n rows: first the low nibbles, then the high nibbles.
         Without `w_transpose`, columns that are not in use are computed like the others; with it, their weights are 0.
         """
         n, (ic, ky, kx) = self.config.n, tile
@@ -250,8 +251,19 @@ class SymbolMachine:
         k, column = np.arange(n)[:, None], np.arange(n)[None, :]
         line, lane = (column, k) if c.w_transpose else (k, column)
         used = k_active[:, :, None] & ((column < columns) if c.w_transpose else True)
-        address = np.where(used, base[:, None, None] + line * c.w_row + lane, 0)
-        return np.where(used, join(self.sp[address], constant("weight", c.w_unsigned, c.w_zp)), np.uint64(0))
+        found = self.sp[np.where(used, base[:, None, None] + line * c.w_row + lane, 0)]
+        if c.wide:
+            found = np.concatenate(self._nibbles(found), axis=1)
+            used = np.concatenate([used, used], axis=1)
+        found = join(found, constant("weight", c.w_unsigned, c.w_zp))
+        if c.scaled:
+            factors = base + k_active.sum(axis=1) * c.w_row
+            found = join(found, self.sp[factors[:, None, None] + np.arange(n)])
+        return np.where(used, found, np.uint64(0))
+
+    def _nibbles(self, source: Symbols) -> list[Symbols]:
+        """Return the symbols of the low and of the high nibbles of bytes, as LOAD expands them."""
+        return [join(source, constant(half)) & self.hash_bits for half in ("low nibble", "high nibble")]
 
     def _activations(
         self,
@@ -279,8 +291,10 @@ class SymbolMachine:
         v = c.v0 + x * c.v_x + kx * c.v_kx
         address = c.a_base + oc * c.a_oc + ic * c.a_ic + u * c.a_u + v * c.a_v
         valid = valid_points(c, u, v)
+        if c.wide:
+            k_active = np.concatenate([k_active, k_active], axis=1)
         used = valid[..., None] & k_active
-        found = self.sp[np.where(used, address[..., None] + np.arange(self.config.n), 0)]
+        found = self.sp[np.where(used, address[..., None] + np.arange(lanes(c, self.config.n)), 0)]
         found = np.where(used, join(found, constant("activation", c.a_unsigned, c.a_zp)), np.uint64(0))
         return found, valid
 

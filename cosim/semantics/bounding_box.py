@@ -157,7 +157,8 @@ def _matrix(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
         steps = [(c.oc_count, c.acc_oc), (rows, c.acc_y), (c.dw_out_w, c.acc_x)]
         yield box("acc", c.acc_base, steps, 1, True)
         return
-    yield from _padded(Unit.MATRIX, "sp", c, [(c.oc_count, c.a_oc), (c.ic_count, c.a_ic)], n)
+    blocks = [(c.oc_count, c.a_oc), (c.ic_count, c.a_ic)]
+    yield from _padded(Unit.MATRIX, "sp", c, blocks, 2 * n if c.wide else n)
     if c.w_transpose:
         lines = _max_active(c.n_cols, c.n_tail, c.oc_count, n)
     else:
@@ -167,7 +168,7 @@ def _matrix(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
         (c.ic_count, c.w_ic),
         (c.ky_count, c.w_ky),
         (c.kx_count, c.w_kx),
-        (lines, c.w_row),
+        (lines + c.scaled, c.w_row),
     ]
     yield box("sp", c.w_base, steps, n)
     yield box(

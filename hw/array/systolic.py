@@ -1,6 +1,6 @@
 """Weight-stationary systolic array of N x N cells, with its skew registers and operand preparation."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -40,6 +40,8 @@ def deskew(m: Module, name: str, lanes: list[Value]) -> Value:
 
 #: Width of an operand in bits after its zero point has been subtracted.
 OPERAND_BITS = 9
+#: Width of an int4 weight in bits.
+NIBBLE_BITS = 4
 
 
 class SystolicArray(wiring.Component):
@@ -64,17 +66,28 @@ class SystolicArray(wiring.Component):
     cycle, c cycles after column 0, while the partial sums move down; this is a transposed FIR filter. The mode travels
     with the swap, so tiles of both modes may follow each other in any order.
 
+    In wide mode (config.wide), the element in array row k and column c adds two products: the weight byte contains two
+    signed int4 weights, the low nibble for lane k of `row`, and the high nibble for lane k of `second`. This mode also
+    travels with the swap: the nibbles are separated when the shadow weight is copied, and the high nibble is 0 in the
+    other modes. Lanes of `second` are needed by all elements of a diagonal of the same array row at the same time, so
+    they move in registers that hold one lane for each array row, one register for each cycle of delay. These registers
+    advance, and the second product is formed, only while wide rows are in the array.
+
     Latency: 2 * n + 1 cycles from `row` to `psum`. Throughput: one row per cycle.
 
     Parameters
     ----------
     config : MlaConfig
-        Machine configuration; uses `n`, `weight_rows`.
+        Machine configuration; uses `n`, `weight_rows`, `wide`.
 
     Members
     -------
     row : In(9 * n)
         Activations; lane k is for array row k.
+    second : In(9 * n)
+        Activations for the high nibbles of the weights; only with `wide`.
+    wide : In(1)
+        High if the row that enters in the next cycle is in wide mode, as are all rows of its tile; only with `wide`.
     line0, line1, line2 : In(9 * n)
         Depthwise lines; array row i uses their value in cycle t + i for a row that entered in cycle t.
     live : In(1)
@@ -93,11 +106,12 @@ class SystolicArray(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
-        self.n, self.buses = config.n, config.weight_rows
+        self.n, self.buses, self.has_wide = config.n, config.weight_rows, bool(config.wide)
         operands = OPERAND_BITS * config.n
         super().__init__(
             {
                 "row": In(operands),
+                **({"second": In(operands), "wide": In(1)} if config.wide else {}),
                 "line0": In(operands),
                 "line1": In(operands),
                 "line2": In(operands),
@@ -122,6 +136,8 @@ class SystolicArray(wiring.Component):
             for g, line in enumerate((self.line0, self.line1, self.line2))
         ]
 
+        wides, seconds, wide_live = self._second(m) if self.has_wide else ([], [], Const(0))
+
         sums: list = [None] * n
         for k in range(n):
             activation = moving[k]
@@ -135,13 +151,48 @@ class SystolicArray(wiring.Component):
                 moved = activation[:OPERAND_BITS]
                 line = Mux(select[1], Mux(select[0], lines[2][c], lines[1][c]), lines[0][c])[:OPERAND_BITS]
                 m.d.sync += operand.eq(Mux(self.live, Mux(select.any(), line, moved), moved))
-                with m.If(swaps[k + c]):
-                    m.d.sync += weight.eq(shadows[k][OPERAND_BITS * c : OPERAND_BITS * (c + 1)])
-                m.d.sync += product.eq(operand * weight)
+                shadow = shadows[k][OPERAND_BITS * c : OPERAND_BITS * (c + 1)]
+                if self.has_wide:
+                    high = Signal(signed(NIBBLE_BITS), name=f"high_{k}_{c}", reset_less=True)
+                    low, upper = shadow[:NIBBLE_BITS], shadow[NIBBLE_BITS : 2 * NIBBLE_BITS]
+                    extended = Cat(low, low[-1].replicate(OPERAND_BITS - NIBBLE_BITS))
+                    with m.If(swaps[k + c]):
+                        m.d.sync += [
+                            weight.eq(Mux(wides[k + c], extended, shadow)),
+                            high.eq(Mux(wides[k + c], upper, 0)),
+                        ]
+                    lane = seconds[k + c][OPERAND_BITS * (k - n) :][:OPERAND_BITS].as_signed()
+                    with m.If(wide_live):
+                        m.d.sync += product.eq(operand * weight + lane * high)
+                    with m.Else():
+                        m.d.sync += product.eq(operand * weight)
+                else:
+                    with m.If(swaps[k + c]):
+                        m.d.sync += weight.eq(shadow)
+                    m.d.sync += product.eq(operand * weight)
                 m.d.sync += psum.eq(product if k == 0 else sums[c] + product)
                 activation, sums[c] = operand, psum
         m.d.comb += self.psum.eq(deskew(m, "psum", [s.as_unsigned() for s in sums]))
         return m
+
+    def _second(self, m: Module) -> tuple[list[Value], list[Value], Signal]:
+        """Return the wide mode of each diagonal, valid with its swap; the lanes of `second` for each diagonal, of which
+        the last belongs to array row n - 1; and a flag that is high while wide rows are in the array.
+        """
+        n = self.n
+        wides, live = Signal(2 * n - 1), Signal(name="wide_live")
+        m.d.sync += [wides.eq(Cat(self.wide, wides)), live.eq(self.wide | wides.any())]
+        seconds: list[Value] = []
+        lanes: Value = self.second
+        for d in range(2 * n - 1):
+            # Diagonal d has elements in array rows up to n - 1, from row d - (n - 1) on.
+            width = OPERAND_BITS * min(n, 2 * n - 1 - d)
+            delayed = Signal(width, name=f"second{d}", reset_less=True)
+            with m.If(live):
+                m.d.sync += delayed.eq(lanes[-width:])
+            seconds.append(delayed)
+            lanes = delayed
+        return list(wides), seconds, live
 
     def _shadows(self, m: Module) -> list[Value]:
         """Return the shadow weights of each row of the array, one register for each piece of a row."""

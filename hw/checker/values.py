@@ -65,7 +65,7 @@ def store_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, V
 
 
 def matrix_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Value]:
-    """Return the values derived from a MATRIX command: rows of the largest weight tile, and columns of the depthwise
+    """Return the values derived from a MATRIX command: rows of the largest tile, and columns of the depthwise
     stream.
     """
     word, n = fields.word, config.n
@@ -80,13 +80,15 @@ def matrix_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, 
         "dw": word.dw,
         "not_dw": ~word.dw,
         "row": Const(n),
+        "a_row": Mux(word.wide, 2 * n, n) if config.wide else Const(n),
         "one": Const(1),
         "tile": _named(
             m,
             Unit.MATRIX,
             "tile",
             7,
-            Mux(word.dw, taps, Mux(word.w_transpose, most_columns, most_rows)),
+            Mux(word.dw, taps, Mux(word.w_transpose, most_columns, most_rows))
+            + (word.scaled if config.wide else 0),
         ),
         "dw_columns": _named(
             m,

@@ -245,6 +245,16 @@ MATRIX_WORD = Packed(
         Field("keep", 1, doc="depthwise: the line buffers continue from the previous command"),
         Field("taps", 5, default=3, doc="depthwise: taps of one group"),
         Field("groups", 2, default=1, doc="depthwise: number of image rows streamed at once, 1..3"),
+        Field(
+            "wide",
+            1,
+            doc="a weight byte contains two int4 weights, for activation lanes k and N + k of 2*N lanes",
+        ),
+        Field(
+            "scaled",
+            1,
+            doc="a row after the weight rows of each tile has a factor for the sums of each column",
+        ),
     ),
 )
 

@@ -78,11 +78,17 @@ COUNTERS: tuple[Counter, ...] = (
         for c in CAUSES
     ),
     *_unit("matrix"),
-    Counter("macs_issued", "matrix", 11, True, "multiply-accumulates of all rows streamed, N*N for each row"),
+    Counter(
+        "macs_issued",
+        "matrix",
+        12,
+        True,
+        "multiply-accumulates of all rows streamed, N*N for each row (wide: 2*N*N)",
+    ),
     Counter(
         "macs_useful",
         "matrix",
-        11,
+        12,
         True,
         "those in rows that are not padding (depthwise: of results written) and in active array rows and columns",
     ),
@@ -91,9 +97,9 @@ COUNTERS: tuple[Counter, ...] = (
     Counter(
         "matrix_zeros",
         "matrix",
-        6,
+        7,
         True,
-        "zero lanes among the activation rows streamed, all N lanes, padding included",
+        "zero lanes among the activation rows streamed, all N (wide: 2*N) lanes, padding included",
     ),
     Counter("acc_writes", "matrix", 1, True, "accumulator rows written by the array"),
     Counter("matrix_commands", "matrix_done", 1, True, "commands retired"),

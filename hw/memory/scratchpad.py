@@ -178,6 +178,13 @@ class SpReadLane(wiring.Component):
 
 READERS = ("act", "weight", "fuse", "store")
 WRITERS = ("fuse_write", "load_write")
+
+
+def reads_pairs(config: MlaConfig, reader: str) -> bool:
+    """Return True if a read port of the scratchpad can read two rows at once."""
+    return bool({"act": config.wide, "weight": config.weight_rows > 1}.get(reader))
+
+
 #: Events of the scratchpad in group `seq`: reads, writes and refusals of each bank. The layout is the same for every
 #: configuration: the counters of absent banks stay 0.
 SP_EVENTS = data.StructLayout(
@@ -220,10 +227,7 @@ class Scratchpad(wiring.Component):
         self._config = config
         super().__init__(
             {
-                **{
-                    name: In(SpReadPort(config, pairs=name == "weight" and config.weight_rows > 1))
-                    for name in READERS
-                },
+                **{name: In(SpReadPort(config, pairs=reads_pairs(config, name))) for name in READERS},
                 "fuse_write": In(SpWritePort(config)),
                 "load_write": In(SpWritePort(config, pairs=bool(config.packed_loads))),
                 "events": Out(SP_EVENTS),

@@ -139,19 +139,27 @@ def matrix(mem: dict, n: int, c: CommandFields) -> dict[str, int]:
                                 w[k][j] = operand(sp[base + j * c.w_row + k], c.w_unsigned, c.w_zp)
                             elif not c.w_transpose:
                                 w[k][j] = operand(sp[base + k * c.w_row + j], c.w_unsigned, c.w_zp)
+                    size = n
+                    if c.wide:
+                        size = 2 * n
+                        w = [[sx(e, 4) for e in row] for row in w] + [
+                            [sx(e >> 4, 4) for e in row] for row in w
+                        ]
                     for y in range(c.y_count):
                         for x in range(c.x_count):
                             u, v = c.u0 + y * c.u_y + ky * c.u_ky, c.v0 + x * c.v_x + kx * c.v_kx
-                            a = [0] * n
+                            a = [0] * size
                             if inside(u, v, c):
                                 at = c.a_base + oc * c.a_oc + ic * c.a_ic + u * c.a_u + v * c.a_v
-                                a = [operand(sp[at + k], c.a_unsigned, c.a_zp) for k in range(n)]
-                                count["macs_useful"] += rows * cols
-                            psum = [sum(a[k] * w[k][j] for k in range(n)) for j in range(n)]
+                                a = [operand(sp[at + k], c.a_unsigned, c.a_zp) for k in range(size)]
+                                count["macs_useful"] += rows * cols * size // n
+                            psum = [sum(a[k] * w[k][j] for k in range(size)) for j in range(n)]
+                            if c.scaled:
+                                psum = [psum[j] * sp[base + rows * c.w_row + j] for j in range(n)]
                             r = c.acc_base + oc * c.acc_oc + y * c.acc_y + x * c.acc_x
                             accumulate(mem, n, c, r, psum, ic == ky == kx == 0)
                             count["matrix_zeros"] += a.count(0)
-                            count["macs_issued"] += n * n
+                            count["macs_issued"] += size * n
                             count["matrix_rows"] += 1
                             count["acc_writes"] += 1
     return count

@@ -180,6 +180,8 @@ NAMED_TOKENS = {
     "post=slot": "post=scale",
     "post=var_rsqrt": "post=rsqrt",
 }
+#: Tokens that were added without a related token, because programs of the compiler do not contain them.
+UNUSED_TOKENS = ("wide=1", "scaled=1")
 #: All other distinct tokens except numbers.
 TOKENS = tuple(
     token
@@ -196,7 +198,7 @@ TOKENS = tuple(
             *(token for tokens in PAIRS.values() for token in tokens),
         ]
     )
-    if token not in ADDED_TOKENS
+    if token not in ADDED_TOKENS and token not in UNUSED_TOKENS
 )
 
 #: Tokens of guards (`compiler.codegen.dispatch_guard`) by kind of comparison; a selector and a number follow.

@@ -74,6 +74,7 @@ LANGUAGE = Vocabulary(
             *layer_prompt.ADDED_TOKENS,
             *layer_prompt.FUSION_TOKENS,
             *assembly_tokens.ADDED_TOKENS,
+            *assembly_tokens.UNUSED_TOKENS,
         ]
     )
 )

@@ -87,7 +87,7 @@ STREAMS = {
     "load_dst": Stream(Unit.LOAD, "dst", "dst_touched", 0),
     "store_dram": Stream(Unit.STORE, "dram", "len", 0),
     "store_src": Stream(Unit.STORE, "src", "len", 0),
-    "matrix_a": Stream(Unit.MATRIX, "a_base", "row", 0),
+    "matrix_a": Stream(Unit.MATRIX, "a_base", "a_row", 0),
     "matrix_w": Stream(Unit.MATRIX, "w_base", "row", 1),
     "matrix_acc": Stream(Unit.MATRIX, "acc_base", "one", 0),
     "fuse_a": Stream(Unit.FUSE, "a_base", "a_touched", 0),

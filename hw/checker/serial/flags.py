@@ -39,6 +39,8 @@ def check_flags(
     m.d.comb += taps.eq(times_groups(matrix.taps, matrix.groups))
     away = load.space != Space.SP
     uses_b, b_sp = src.b_src != BSource.NONE, src.b_src == BSource.SP
+    wide_conflict = (matrix.dw | matrix.w_transpose | matrix.w_unsigned) if config.wide else 1
+    scaled_conflict = (matrix.dw | matrix.w_transpose) if config.wide else 1
     values: dict[Flag, Value | int] = {
         Flag.ALWAYS: 1,
         Flag.FILL: load.fill,
@@ -60,7 +62,11 @@ def check_flags(
         Flag.W_UNSIGNED: matrix.w_unsigned,
         Flag.ONE_GROUP: matrix.groups[0],
         Flag.TWO_GROUPS: matrix.groups[1],
-        Flag.BAD_MATRIX: matrix.dw & matrix.w_transpose,
+        Flag.BAD_MATRIX: (matrix.dw & matrix.w_transpose)
+        | (matrix.wide & wide_conflict)
+        | (matrix.scaled & scaled_conflict),
+        Flag.WIDE: matrix.wide,
+        Flag.SCALED: matrix.scaled,
         Flag.A_SP: src.a_src,
         Flag.A_16: src.a_src & src.a_dtype[1],
         Flag.A_32: src.a_src & (src.a_dtype == Dtype.I32),
@@ -124,6 +130,8 @@ def early_rules(m: Module, met: Value, line: data.View, value: Signal, config: M
         Rule.ABOVE_N: value[:20] > config.n,
         Rule.NOT_ONE: value[:16] != 1,
         Rule.UNALIGNED: value[:low].any(),
+        Rule.UNPAIRED: value[: low + 1].any(),
+        Rule.NOT_ZERO: value[:20] != 0,
         Rule.NEGATIVE_U8: value[8],
         Rule.BEYOND_I8: value[8] ^ value[7],
         Rule.ALWAYS: 1,

@@ -71,6 +71,8 @@ class Rule(IntEnum):
     NEGATIVE_U8 = 5  # nine-bit value that does not fit an unsigned byte
     BEYOND_I8 = 6  # nine-bit value that does not fit a signed byte
     ALWAYS = 7
+    UNPAIRED = 8  # not a multiple of 2 * n
+    NOT_ZERO = 9
 
 
 class Early(IntEnum):
@@ -153,6 +155,8 @@ class Flag(IntEnum):
     BAD_FUSE = 35
     SHORT = 36  # depthwise, and the last quotient is 0
     COPIES = 37  # LOAD, neither transposed nor packed
+    WIDE = 38
+    SCALED = 39
 
 
 #: Fields of a micro-instruction, whose condition is met if the flag differs from `unless`.
@@ -171,7 +175,7 @@ CODE_LAYOUT = data.StructLayout(
         "ends": 4,
         "turned": 1,  # the sign is taken from the first operand
         "reset": 1,  # begins a box: low end 0, high end -1
-        "rule": 3,
+        "rule": 4,
         "early": 4,
         "late": 5,
         "kind": 4,

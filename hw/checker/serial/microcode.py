@@ -4,6 +4,7 @@ The result of a line is available only a few cycles later (see the stages of `Se
 the gaps for which there are no useful lines.
 """
 
+from hw.checker.rules import MATRIX_A_ADDRESSES
 from hw.checker.serial.layouts import CODE_LAYOUT, Early, Ends, Flag, Late, Rule, Width, X, Y
 from hw.checker.values import AddressSpace
 from hw.config import MlaConfig
@@ -189,6 +190,9 @@ def _matrix(p: MicrocodeBuilder, config: MlaConfig) -> None:
         p.add(f"{side}_zp", rule=Rule.NEGATIVE_U8, flag=flag)
         p.add(f"{side}_zp", rule=Rule.BEYOND_I8, flag=flag, unless=1)
     p.add(0, rule=Rule.ALWAYS, flag=Flag.BAD_MATRIX)
+    if config.wide:
+        p.rules(Rule.NOT_ZERO, "w_zp", flag=Flag.WIDE)
+        p.rules(Rule.UNPAIRED, *MATRIX_A_ADDRESSES, flag=Flag.WIDE)
     whole = p.jump(Flag.DW, unless=1)
     _depthwise(p)
     p.land(whole)
@@ -209,6 +213,8 @@ def _matrix(p: MicrocodeBuilder, config: MlaConfig) -> None:
     p.increments("k")
     p.base("a_base")
     p.plus(config.n)
+    if config.wide:
+        p.plus(config.n, flag=Flag.WIDE)
     p.dimensions("a", ("oc", "ic"))
     p.coordinates()
     p.verdict(AddressSpace.SP, 0, ranged=1)
@@ -265,6 +271,8 @@ def _weights(p: MicrocodeBuilder, config: MlaConfig) -> None:
     p.dimensions("w", ("oc", "ic", "ky", "kx"))
     p.add(0, x=X.TILE, count=1)
     p.add("w_row", y=Y.VALUE, ends=Ends.ALONG)
+    if config.wide:
+        p.times(1, "w_row", Ends.ALONG, flag=Flag.SCALED)
     p.verdict(AddressSpace.SP, 1)
 
 

@@ -9,6 +9,8 @@ from hw.units.matrix.loop_nest import lane_count_bits
 #: Number of cycles from the issue of a row (its scratchpad read) to each later stage.
 ROW_AFTER = 4  # the operands of the row are in a register; `swap` reaches the array
 ENTRY_AFTER = 5  # the row enters the array
+#: Number of cycles by which the sums of scaled tiles are later.
+SCALE_CYCLES = 1
 STATISTICS_AFTER = 6  # the zeros of the row have been counted; its events are output
 
 #: Number of cycles from a signal to FUSE to the first read of the accumulator by a command that waits for it: the count
@@ -32,8 +34,9 @@ def row_layout(config: MlaConfig) -> data.StructLayout:
     `stream` is set if an activation row is streamed; the row is read from `addr` if `read` is set, else it is zero.
     `start` is set in the first step of a tile, `wave` if sums for row `acc_row` enter the array with this step, `swap`
     in the first step of a tile with `wave`, and `last` in the last step of the command. `useful` is the number of
-    useful MACs. `rows` is the number of rows of the tile in the weight buffer, and `lanes` the number of useful lanes
-    in each row. The other members are fields of the command and, for depthwise steps, members of `line_step_layout`.
+    useful MACs. `wide` is set if the activation row has 2 * n lanes, `scaled` if the sums of the tile are scaled.
+    `rows` is the number of rows of the tile in the weight buffer, and `lanes` the number of useful lanes in each row.
+    The other members are fields of the command and, for depthwise steps, members of `line_step_layout`.
     """
     count = lane_count_bits(config.n)
     return data.StructLayout(
@@ -48,7 +51,9 @@ def row_layout(config: MlaConfig) -> data.StructLayout:
             "acc_row": ACC_ADDR_BITS,
             "add": 1,
             "shift": 1,
-            "useful": 11,
+            "useful": 12,
+            "wide": 1,
+            "scaled": 1,
             "tag": 6,
             "a_zp": signed(9),
             "a_unsigned": 1,

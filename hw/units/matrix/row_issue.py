@@ -9,7 +9,7 @@ from hw.array.systolic import OPERAND_BITS, operands
 from hw.config import MlaConfig
 from hw.lib.pipeline import enable_register
 from hw.memory.ports import SP_ACT_LATENCY, SpReadPort
-from hw.units.matrix.layouts import ENTRY_AFTER, ROW_AFTER, row_layout
+from hw.units.matrix.layouts import ENTRY_AFTER, ROW_AFTER, SCALE_CYCLES, row_layout
 
 
 class RowIssuer(wiring.Component):
@@ -17,7 +17,8 @@ class RowIssuer(wiring.Component):
 
     A refused read would leave a bubble and corrupt the sums of a depthwise stream, so activation reads have the highest
     priority: the scratchpad always grants them. A depthwise stream whose taps or groups differ from those of the
-    previous stream waits n cycles until the line buffers are empty.
+    previous stream waits n cycles until the line buffers are empty. A tile that is not scaled waits SCALE_CYCLES cycles
+    after a scaled one.
 
     Latency: a step issued in cycle t is on `line_step` in cycle t + 2, on `operands` in t + 4 and on `entering` in t +
     5. Throughput: one step per cycle.
@@ -42,6 +43,9 @@ class RowIssuer(wiring.Component):
         Steps for the line buffers.
     operands, entering : Out(9 * n)
         Activations after subtraction of the zero point; `entering` is `operands` one cycle later.
+    second_operands, second : Out(9 * n), wide : Out(1)
+        The same for lanes n and up of rows in wide mode; `wide` is high if `operands` belongs to such a row. Only with
+        `config.wide`.
     swap, select : Out
         Inputs of the systolic array: swap of the weights, and line selection for each array row.
     row_entering, tile_waits : Out(1)
@@ -56,12 +60,17 @@ class RowIssuer(wiring.Component):
                 "rows": In(stream.Signature(row_layout(config))),
                 "tiles_ready": In(1),
                 "feeder_ready": In(1),
-                "act": Out(SpReadPort(config)),
+                "act": Out(SpReadPort(config, pairs=bool(config.wide))),
                 "issued": Out(1),
                 "line_valid": Out(1),
                 "line_step": Out(line_step_layout(config)),
                 "operands": Out(width),
                 "entering": Out(width),
+                **(
+                    {"second_operands": Out(width), "second": Out(width), "wide": Out(1)}
+                    if config.wide
+                    else {}
+                ),
                 "swap": Out(1),
                 "select": Out(2 * config.n),
                 "row_entering": Out(1),
@@ -73,8 +82,13 @@ class RowIssuer(wiring.Component):
         m = Module()
         row: data.View = self.rows.payload
         clear, drained = Signal(), self._drained(m, row)
+        # The sums of scaled tiles are later, so a tile that is not scaled waits for them.
+        scaled = Signal(SCALE_CYCLES)
+        m.d.sync += scaled.eq(Cat(self.issued & row.scaled, scaled))
         m.d.comb += [
-            clear.eq(~row.start | (self.tiles_ready & self.feeder_ready & drained)),
+            clear.eq(
+                ~row.start | (self.tiles_ready & self.feeder_ready & drained & (row.scaled | ~scaled.any()))
+            ),
             self.act.valid.eq(self.rows.valid & row.read & clear),
             self.act.addr.eq(row.addr),
             self.issued.eq(self.rows.valid & clear),
@@ -136,8 +150,21 @@ class RowIssuer(wiring.Component):
             )
             m.d.sync += [late_zp.eq(zero_point), late_unsigned.eq(unsigned)]
             zero_point, unsigned = late_zp, late_unsigned
+        if self.config.wide:
+            self._second(m, row, reads[-1], unsigned=unsigned, zero_point=zero_point)
         lanes = operands(m, "act", self.act.data, unsigned=unsigned, zero_point=zero_point)
         with m.If(streams[-1]):
             m.d.sync += self.operands.eq(Mux(reads[-1], Cat(lanes), 0))
         assert ENTRY_AFTER == ROW_AFTER + 1 == SP_ACT_LATENCY + 2
         m.d.sync += self.entering.eq(self.operands)
+
+    def _second(self, m: Module, row: data.View, read: Value, *, unsigned: Value, zero_point: Value) -> None:
+        """Convert the second half of the read data of rows in wide mode to operands."""
+        wides = Signal(ROW_AFTER)
+        m.d.comb += [self.act.pair.eq(row.wide), self.wide.eq(wides[-1])]
+        m.d.sync += wides.eq(Cat(self.issued & row.wide, wides))
+        lanes = operands(m, "act_next", self.act.next, unsigned=unsigned, zero_point=zero_point)
+        with m.If(wides[SP_ACT_LATENCY - 1]):
+            m.d.sync += self.second_operands.eq(Mux(read, Cat(lanes), 0))
+        with m.If(self.wide):
+            m.d.sync += self.second.eq(self.second_operands)

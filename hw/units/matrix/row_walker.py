@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -92,9 +92,10 @@ def add_addresses(
     ]
 
 
-def add_tile(m: Module, row: data.View, *, held: data.View, tiles: LoopNest, n: int) -> None:
+def add_tile(m: Module, row: data.View, *, held: data.View, tiles: LoopNest, config: MlaConfig) -> None:
     """Drive the properties of the tile, and the number of useful MACs of each step."""
-    word = held.word
+    word, n = held.word, config.n
+    wide = word.wide if config.wide else Const(0)
     taps_all = Signal(n.bit_length())
     usual = lanes_in_use(m, "k_usual", tiles.last[TILE_DIMS.index("ic")], held.k_tail, held.k_rows, n)
     k = Signal(n.bit_length())
@@ -106,7 +107,9 @@ def add_tile(m: Module, row: data.View, *, held: data.View, tiles: LoopNest, n: 
         k.eq(Mux(word.dw, taps_all, usual)),
         *(p.eq(Mux(bit, k << i, 0)) for i, (p, bit) in enumerate(zip(partial, c, strict=True))),
         macs.eq(tree_sum(m, "macs", partial)),
-        row.useful.eq(Mux(Mux(word.dw, row.wave, row.read), macs, 0)),
+        row.useful.eq(Mux(Mux(word.dw, row.wave, row.read), Mux(wide, macs << 1, macs), 0)),
+        row.wide.eq(wide),
+        row.scaled.eq(word.scaled if config.wide else 0),
         row.rows.eq(Mux(word.w_transpose, c, k)),
         row.lanes.eq(Mux(word.w_transpose, k, n)),
         row.by_column.eq(word.w_transpose),
@@ -207,7 +210,7 @@ class RowWalker(wiring.Component):
             outer=outer,
             depthwise=depthwise,
         )
-        add_tile(m, row, held=held, tiles=tiles, n=self.config.n)
+        add_tile(m, row, held=held, tiles=tiles, config=config)
 
         self._flags(
             m, row, held=held, begin=self.load, step=step, tile_end=tile_end, tiles=tiles, depthwise=depthwise

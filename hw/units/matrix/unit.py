@@ -12,6 +12,7 @@ from hw.layouts import command_stream, event_layout
 from hw.lib.pipeline import optional_register
 from hw.memory.accumulator import AccUpdatePort
 from hw.memory.ports import SpReadPort
+from hw.units.matrix.layouts import SCALE_CYCLES
 from hw.units.matrix.row_issue import RowIssuer
 from hw.units.matrix.row_walker import RowWalker
 from hw.units.matrix.weight_feed import WeightFeeder
@@ -33,7 +34,8 @@ class MatrixUnit(wiring.Component):
     requests its accumulator update in cycle t + update_after(n); `done` is set done_after(n) cycles after the last step
     of a command (see hw.units.matrix.layouts). Throughput: one row per cycle, and one tile every max(rows, n) cycles,
     also across commands; with two buses for weights, one tile every max(rows, n / 2) cycles if the rows of its weights
-    are read in pairs (`WeightFetcher`). A depthwise stream of dw_len pixels takes dw_len + max(taps - 1 - dw_lead, 0)
+    are read in pairs (`WeightFetcher`). Factors of a scaled tile take one more read, and its sums are SCALE_CYCLES
+    cycles later, as is `done`. A depthwise stream of dw_len pixels takes dw_len + max(taps - 1 - dw_lead, 0)
     cycles.
 
     Parameters
@@ -77,7 +79,7 @@ class MatrixUnit(wiring.Component):
                 "visible": Out(1),
                 "done": Out(1),
                 "zeros": Out(32),
-                "act": Out(SpReadPort(config)),
+                "act": Out(SpReadPort(config, pairs=bool(config.wide))),
                 "weight": Out(SpReadPort(config, pairs=config.weight_rows > 1)),
                 "update": Out(AccUpdatePort(config)),
                 "events": Out(event_layout("matrix")),
@@ -140,11 +142,17 @@ class MatrixUnit(wiring.Component):
             self.update.row.eq(trail.update_row),
             self.update.add.eq(trail.update_add),
             self.update.shift.eq(trail.update_shift),
-            self.update.psum.eq(array.psum),
+            self.update.psum.eq(self._scaled(m, fetcher, trail, array.psum) if config.wide else array.psum),
             self.visible.eq(trail.visible),
             self.done.eq(trail.done),
             self.zeros.eq(trail.zeros),
         ]
+        if config.wide:
+            m.d.comb += [
+                array.second.eq(issuer.second),
+                array.wide.eq(issuer.wide),
+                trail.second_operands.eq(issuer.second_operands),
+            ]
         m.d.comb += issuer.feeder_ready.eq(
             self._feed(m, feeders, fetcher, array, row, issuer.issued & row.swap)
         )
@@ -194,6 +202,32 @@ class MatrixUnit(wiring.Component):
             m.d.sync += wait.eq(wait - 1)
         return free & (wait == 0)
 
+    def _scaled(self, m: Module, fetcher: WeightFetcher, trail: RowWriteback, psum: Value) -> Value:
+        """Return the sums for the accumulator: those of scaled tiles are multiplied by the factors of their columns,
+        which takes SCALE_CYCLES cycles.
+        """
+        # The sums leave the array two cycles after their request, those of scaled tiles one cycle after it.
+        assert SCALE_CYCLES == 1
+        n, multiplies, product_valid = self.config.n, Signal(), Signal()
+        factors, product = Signal(8 * n, reset_less=True), Signal(32 * n, reset_less=True)
+        m.d.comb += fetcher.take_scales.eq(trail.update_valid & trail.update_scaled & trail.update_start)
+        m.d.sync += [
+            multiplies.eq(trail.update_valid & trail.update_scaled),
+            product_valid.eq(multiplies),
+        ]
+        with m.If(fetcher.take_scales):
+            m.d.sync += factors.eq(fetcher.scales)
+        with m.If(multiplies):
+            m.d.sync += product.eq(
+                Cat((psum.word_select(c, 32) * factors.word_select(c, 8))[:32] for c in range(n))
+            )
+        return Mux(product_valid, product, psum)
+
+    def _macs(self, wide: Value) -> Value:
+        """Return the number of multiply-accumulates of a row in wide mode or in another mode."""
+        n = self.config.n
+        return Mux(wide, 2 * n**2, n**2) if self.config.wide else Const(n**2)
+
     def _observe(
         self, m: Module, *, fetcher: WeightFetcher, walker: RowWalker, issuer: RowIssuer, trail: RowWriteback
     ) -> None:
@@ -210,7 +244,7 @@ class MatrixUnit(wiring.Component):
         stream = counted.valid & counted.stream
         values = {
             "matrix_stall_bank": refused,
-            "macs_issued": Mux(stream, self.config.n**2, 0),
+            "macs_issued": Mux(stream, self._macs(counted.wide), 0),
             "macs_useful": Mux(counted.valid, counted.useful, 0),
             "matrix_rows": stream,
             "matrix_tiles": counted.valid & counted.start,

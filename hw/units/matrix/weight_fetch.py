@@ -12,6 +12,8 @@ from hw.lib.ram import Ram
 from hw.memory.ports import SP_READ_LATENCY, SpReadPort
 from hw.units.matrix.loop_nest import LoopNest, PipelinedLoopNest, lanes_in_use, nested_address
 
+#: Number of scaled tiles whose factors have been read and whose sums have not left the array; a power of two.
+SCALES = 16
 #: Loops of the weight walk, innermost first.
 DIMS = ("kx", "ky", "ic", "oc")
 
@@ -24,9 +26,12 @@ class WeightFetcher(wiring.Component):
     cycle after the grant of its last row, because rows are popped no faster than they were granted, and the last row is
     popped no earlier than two cycles after its grant.
 
-    With two buses, rows are read in pairs if the command has fewer than n activation rows for each tile, and its tiles
-    are stored without gaps and begin at multiples of n. Other commands need no more than one row per cycle, or their
-    rows are not in different halves of the scratchpad.
+    The factors of a scaled tile are a row after its weight rows. They enter a buffer of their own, which has room for
+    SCALES tiles, and are taken when the first sums of the tile leave the array.
+
+    With two buses, rows are read in pairs if the command has fewer than n activation rows for each tile or is scaled,
+    and its tiles are stored without gaps and begin at multiples of n. Other commands need no more than one row per
+    cycle, or their rows are not in different halves of the scratchpad.
 
     Latency: the weights of a command accepted in cycle c are read from cycle c + 1 on, and the read of the first row is
     granted in c + 2. A row granted in cycle g can be popped from cycle g + 2 on. Throughput: one row or pair of rows
@@ -54,6 +59,8 @@ class WeightFetcher(wiring.Component):
         Bit b pops a row of buffer b, and marks it as the last row of its tile.
     row{b} : Out(8 * n)
         Row popped from buffer b in the previous cycle.
+    scales : Out(8 * n), take_scales : In(1)
+        Factors of the scaled tile whose factors are taken next, and the request to take them; only with `config.wide`.
     """
 
     def __init__(self, config: MlaConfig):
@@ -71,6 +78,7 @@ class WeightFetcher(wiring.Component):
                 "pop": In(self.buses),
                 "last": In(self.buses),
                 **{f"row{b}": Out(8 * config.n) for b in range(self.buses)},
+                **({"scales": Out(8 * config.n), "take_scales": In(1)} if config.wide else {}),
             }
         )
 
@@ -106,10 +114,19 @@ class WeightFetcher(wiring.Component):
         return self.ready
 
     def _find_end(
-        self, m: Module, asked: Value, tile_end: Signal, following: Signal, rows: Value, step: Value
+        self,
+        m: Module,
+        asked: Value,
+        tile_end: Signal,
+        index: Signal,
+        rows: Value,
+        step: Value,
+        scaled: Value,
     ) -> None:
-        """Drive `tile_end`, which is high if the next request ends its tile; a request reads up to `step` rows."""
-        m.d.comb += tile_end.eq(following >= rows)
+        """Drive `tile_end`, which is high if the next request ends its tile; a request reads up to `step` rows from row
+        `index` on, and a scaled tile has one more request.
+        """
+        m.d.comb += tile_end.eq(Mux(scaled, index, index + step) >= rows)
 
     def _walk(self, m: Module, nest: LoopNest, asked: Signal, tile_end: Signal) -> data.View:
         """Drive the address of the next request, count the rows of a tile, and return the request's properties."""
@@ -150,18 +167,22 @@ class WeightFetcher(wiring.Component):
             usual,
             self.n,
         )
-        pairs, pair = self._pairs(m), Signal()
-        index, following = Signal(range(self.n), reset_less=True), Signal(range(self.n + 2))
+        pairs, pair, scaled = self._pairs(m), Signal(), self._scaled(m)
+        index, following = (
+            Signal(range(self.n + self.config.wide), reset_less=True),
+            Signal(range(self.n + 3)),
+        )
         step = 1 + pairs
-        m.d.comb += [pair.eq(pairs & (index + 1 != rows)), following.eq(index + step)]
-        self._find_end(m, asked, tile_end, following, rows, step)
+        scales = scaled & tile_end
+        m.d.comb += [pair.eq(pairs & (index + 1 != rows) & ~scales), following.eq(index + step)]
+        self._find_end(m, asked, tile_end, index, rows, step, scaled)
         with m.If(self.load):
             m.d.sync += index.eq(0)
         with m.Elif(asked):
             m.d.sync += index.eq(Mux(tile_end, 0, following))
 
         # Rows that are read in pairs follow each other without gaps.
-        levels = [(~tile_end, Mux(pairs, 2 * self.n, strides["row"]))]
+        levels = [(~tile_end, Mux(pair if self.config.wide else pairs, 2 * self.n, strides["row"]))]
         levels += [(tile_end & nest.advance[i], strides[name]) for i, name in enumerate(DIMS)]
         address = nested_address(
             m, "address", SP_ADDR_BITS, load=self.load, base=command.w_base, step=asked, levels=levels
@@ -179,8 +200,19 @@ class WeightFetcher(wiring.Component):
             request.pair.eq(pair),
             request.second.eq(index[0] if self.buses > 1 else 0),
             request.buffer.eq(turn),
+            request.scales.eq(scales),
+            request.rows_end.eq(Mux(scaled, (following >= rows) & ~scales, tile_end)),
         ]
         return request
+
+    def _scaled(self, m: Module) -> Value:
+        """Return a value that is high if the tiles of the command are scaled."""
+        if not self.config.wide:
+            return Const(0)
+        scaled = Signal(reset_less=True)
+        with m.If(self.load):
+            m.d.sync += scaled.eq(self.command.word.scaled)
+        return scaled
 
     def _pairs(self, m: Module) -> Value:
         """Return a value that is high if the rows of the command are read in pairs."""
@@ -198,16 +230,23 @@ class WeightFetcher(wiring.Component):
             aligned.eq((command.w_row == self.n) & ~Cat(start[:bits] for start in starts).any()),
         ]
         with m.If(self.load):
-            m.d.sync += pairs.eq(few & aligned)
+            m.d.sync += pairs.eq((few | (command.word.scaled if self.config.wide else 0)) & aligned)
         return pairs
 
     @property
     def _request_layout(self) -> data.StructLayout:
-        """Layout of the properties of a read: it ends a tile, reads two rows, and reads the second row of an entry of
-        buffer number `buffer`.
+        """Layout of the properties of a read: it ends a tile or its weight rows, reads two rows, reads the second row
+        of an entry of buffer number `buffer`, and reads factors instead of weights.
         """
         return data.StructLayout(
-            {"tile_end": 1, "pair": 1, "second": 1, "buffer": (self.buses - 1).bit_length()}
+            {
+                "tile_end": 1,
+                "rows_end": 1,
+                "pair": 1,
+                "second": 1,
+                "buffer": (self.buses - 1).bit_length(),
+                "scales": 1,
+            }
         )
 
     def _buffer(self, m: Module, asked: Signal, granted: Signal, request: data.View) -> Value:
@@ -243,8 +282,8 @@ class WeightFetcher(wiring.Component):
             writes, begins, frees = (Signal(name=f"{name}{b}") for name in ("writes", "begins", "frees"))
             multiple = self.buses > 1
             m.d.comb += [
-                writes.eq(arrived[-1] & (arriving.buffer == b)),
-                begins.eq(asked & (request.buffer == b) & ~request.second),
+                writes.eq(arrived[-1] & (arriving.buffer == b) & ~arriving.scales),
+                begins.eq(asked & (request.buffer == b) & ~request.second & ~request.scales),
                 frees.eq(self.pop[b] & (second | self.last[b] | (not multiple))),
                 buffer.w_en.eq(
                     Mux(writes, Mux(arriving.pair, 3, 1 << arriving.second), 0) if multiple else writes
@@ -259,7 +298,7 @@ class WeightFetcher(wiring.Component):
                 free.eq(free + frees - begins),
                 write_to.eq(
                     write_to
-                    + (writes & (arriving.pair | arriving.second | arriving.tile_end | (not multiple)))
+                    + (writes & (arriving.pair | arriving.second | arriving.rows_end | (not multiple)))
                 ),
                 read_from.eq(read_from + frees),
             ]
@@ -267,7 +306,34 @@ class WeightFetcher(wiring.Component):
                 with m.If(self.pop[b]):
                     m.d.sync += [second.eq(~second & ~self.last[b]), read_second.eq(second)]
             room |= (request.buffer == b) & ((free != 0) | request.second)
+        if self.config.wide:
+            return Mux(
+                request.scales,
+                self._buffer_scales(m, asked & request.scales, arrived[-1] & arriving.scales),
+                room,
+            )
         return room
+
+    def _buffer_scales(self, m: Module, begins: Value, writes: Value) -> Value:
+        """Write the factors of scaled tiles to their buffer; return a value that is high if there is room for a row."""
+        m.submodules.scales = buffer = Ram(width=8 * self.n, depth=SCALES, comb=True)
+        free = Signal(range(SCALES + 1), init=SCALES, name="free_scales")
+        write_to, read_from = (
+            Signal(range(SCALES), name=f"{name}_scales") for name in ("write_to", "read_from")
+        )
+        m.d.comb += [
+            buffer.w_en.eq(writes),
+            buffer.w_addr.eq(write_to),
+            buffer.w_data.eq(self.port.data),
+            buffer.r0_addr.eq(read_from),
+            self.scales.eq(buffer.r0_data),
+        ]
+        m.d.sync += [
+            free.eq(free + self.take_scales - begins),
+            write_to.eq(write_to + writes),
+            read_from.eq(read_from + self.take_scales),
+        ]
+        return free != 0
 
 
 class PipelinedWeightFetcher(WeightFetcher):
@@ -287,10 +353,17 @@ class PipelinedWeightFetcher(WeightFetcher):
         return finished
 
     def _find_end(
-        self, m: Module, asked: Value, tile_end: Signal, following: Signal, rows: Value, step: Value
+        self,
+        m: Module,
+        asked: Value,
+        tile_end: Signal,
+        index: Signal,
+        rows: Value,
+        step: Value,
+        scaled: Value,
     ) -> None:
         held = pipeline_register(m, "rows_held", rows)
         with m.If(self._fresh):
-            m.d.sync += tile_end.eq(rows <= step)
+            m.d.sync += tile_end.eq(~scaled & (rows <= step))
         with m.Elif(asked):
-            m.d.sync += tile_end.eq(following + step >= held)
+            m.d.sync += tile_end.eq(Mux(scaled, index + step, index + step + step) >= held)

@@ -2,8 +2,11 @@
 
 import random
 
-from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS
+from hw.isa.commands import MATRIX_WORD, PACKED_FIELDS, UNIT_FIELDS
 from hw.isa.enums import Unit
+
+#: Fields of MATRIX that must be multiples of 2 * n in wide mode.
+WIDE_ALIGNED = ("a_base", "a_u", "a_v", "a_ic", "a_oc")
 
 
 def small(rng: random.Random, most: int) -> int:
@@ -29,12 +32,18 @@ def _word(rng: random.Random, unit: Unit, name: str, n: int) -> int:
         ("keep", 0.1),
         ("table_wide", 0.1),
         ("w_transpose", 0.3),
+        ("wide", 0.3),
+        ("scaled", 0.3),
     ):
         if name in parts:
             parts[name] = int(rng.random() < rare)
     if "taps" in parts:
         parts["taps"], parts["groups"] = rng.randint(1, 3), rng.randint(1, min(3, 1 + n // 8))
         parts["w_transpose"] &= 1 - parts["dw"]
+        if parts["wide"] and rng.random() < 0.9:
+            parts["dw"] = parts["w_transpose"] = parts["w_unsigned"] = 0
+        if (parts["dw"] or parts["w_transpose"]) and rng.random() < 0.9:
+            parts["scaled"] = 0
     if parts.get("post", 0) in (5, 7) and rng.random() < 0.8:  # they need an operand B
         parts["post"] = 1
     if parts.get("table_wide", 0):
@@ -100,7 +109,9 @@ def command(rng: random.Random, unit: Unit, config) -> dict[str, int]:
         fields[name] = f.truncate(value)
     if unit == Unit.MATRIX and fields["word"] & 1:
         fields |= {"y_count": 1, "kx_count": 1, "ky_count": 1, "ic_count": 1}
-    if unit == Unit.LOAD and PACKED_FIELDS["load.word"].unpack(fields["word"])["packed"]:
+    elif unit == Unit.MATRIX and MATRIX_WORD.unpack(fields["word"])["wide"]:
+        fields |= {name: fields[name] - fields[name] % (2 * n) for name in WIDE_ALIGNED} | {"w_zp": 0}
+    elif unit == Unit.LOAD and PACKED_FIELDS["load.word"].unpack(fields["word"])["packed"]:
         for name in ("dst", "dst_y", "dst_z"):
             fields[name] -= fields[name] % n
     _mutate(rng, unit, fields)

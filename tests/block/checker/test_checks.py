@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -15,16 +16,20 @@ from tests.block.checker.bounds_reference import verdict
 from tests.block.checker.commands import command
 from tests.support.testbench import Testbench
 
+#: By number of lanes; `WITHOUT_WIDE` are configurations of the same sizes without wide mode.
 CONFIGS = {
     4: MlaConfig(n=4, sp_bytes=1 << 13, acc_bytes=1 << 12, line_depth=64),
     8: MlaConfig(n=8, fuse_rate=8, serial_commands=1, pipelined=1),
     16: MlaConfig(n=16, windows=2),
     32: MlaConfig(n=32, sp_bytes=1 << 19, acc_bytes=1 << 17, param_slots=256, table_slots=8, windows=8),
 }
+WITHOUT_WIDE = {n: replace(CONFIGS[n], wide=0) for n in (4, 8)}
 #: Maximum number of cycles from `start` to the offer or the trap.
 LATENCY = {Unit.LOAD: 5, Unit.STORE: 5, Unit.MATRIX: 9, Unit.FUSE: 13}
-#: Maximum with `serial_commands`: one field per cycle, and more for the rows of a depthwise command.
+#: Maximum with `serial_commands`: one field per cycle, more for the rows of a depthwise command, and `SERIAL_WIDE` more
+#: for the rules of wide mode.
 SERIAL_LATENCY = {Unit.LOAD: 63, Unit.STORE: 47, Unit.MATRIX: 130, Unit.FUSE: 168}
+SERIAL_WIDE = 9
 
 
 def pack(unit: Unit, fields: dict[str, int]) -> int:
@@ -80,9 +85,18 @@ async def write(ctx, dut, rng: random.Random, unit: Unit, fields: dict[str, int]
 @pytest.mark.parametrize("unit", Unit)
 @pytest.mark.parametrize("n", CONFIGS)
 def test_random_commands(n: int, unit: Unit):
-    seed = n * 10 + int(unit)
+    check(CONFIGS[n], unit, n * 10 + int(unit))
+
+
+@pytest.mark.parametrize("n", WITHOUT_WIDE)
+def test_random_commands_without_wide_mode(n: int):
+    check(WITHOUT_WIDE[n], Unit.MATRIX, 500 + n)
+
+
+def check(config: MlaConfig, unit: Unit, seed: int) -> None:
+    """Compare the checks of random commands with the reference."""
     print(f"seed {seed}")
-    rng, config = random.Random(seed), CONFIGS[n]
+    rng = random.Random(seed)
     dut = command_issue(config)
     name = unit.name.lower()
     causes: Counter = Counter()
@@ -137,7 +151,8 @@ def test_random_commands(n: int, unit: Unit):
             depthwise = unit == Unit.MATRIX and fields["word"] & 1
             latency, rows = (SERIAL_LATENCY, 84) if config.serial_commands else (LATENCY, 23)
             worst[unit] = max(worst[unit], cycles)
-            assert cycles <= latency[unit] + (rows if depthwise else 0)
+            wide = SERIAL_WIDE if config.wide and config.serial_commands and unit == Unit.MATRIX else 0
+            assert cycles <= latency[unit] + wide + (rows if depthwise else 0)
             if want:
                 assert ctx.get(dut.trap), note
                 assert (ctx.get(dut.cause), ctx.get(dut.address)) == want, note

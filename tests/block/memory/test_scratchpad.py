@@ -10,6 +10,9 @@ from hw.memory.ports import SP_READ_LATENCY
 from hw.memory.scratchpad import READERS, WRITERS, Scratchpad
 from tests.support.testbench import simulate
 
+#: Ports that can access two rows at once.
+PAIRS = ("act", "weight", "load_write")
+
 
 def small(n: int, banks: int) -> MlaConfig:
     return MlaConfig(n=n, sp_bytes=16 * n * banks, sp_banks=banks, acc_bytes=16 * 4 * n * 4)
@@ -83,14 +86,14 @@ def test_random_traffic(n: int, banks: int) -> None:
                         addr = config.sp_bytes - rng.randrange(1, n + 1)
                     if rng.random() < 0.1:
                         addr += config.sp_bytes  # address bits beyond the memory are ignored
-                    pair = name in ("weight", "load_write") and rng.random() < 0.5
+                    pair = name in PAIRS and rng.random() < 0.5
                     pending[name] = (addr - addr % n if pair else addr), pair
                     payload[name] = rng.randbytes(2 * n), rng.choice([(1 << n) - 1, rng.getrandbits(n)])
                 port = getattr(dut, name)
                 addr, pair = pending[name] or (rng.getrandbits(20), False)
                 ctx.set(port.valid, pending[name] is not None)
                 ctx.set(port.addr, addr)
-                if name in ("weight", "load_write"):
+                if name in PAIRS:
                     ctx.set(port.pair, pair)
                 if name in WRITERS and pending[name] is not None:
                     ctx.set(port.data, int.from_bytes(payload[name][0][:n], "little"))

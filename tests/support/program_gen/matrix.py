@@ -20,10 +20,12 @@ def _edges(rng: random.Random) -> dict[str, int]:
 
 def random_matrix(ranges: CommandRanges, rng: random.Random) -> Issue | None:
     """Return a MATRIX command in normal or depthwise mode, or None if it does not fit into the ranges."""
-    return _depthwise(ranges, rng) if rng.random() < 0.3 else _normal(ranges, rng)
+    if rng.random() < 0.3:
+        return _depthwise(ranges, rng)
+    return _normal(ranges, rng, wide=bool(ranges.config.wide) and rng.random() < 0.4)
 
 
-def _normal(ranges: CommandRanges, rng: random.Random) -> Issue | None:
+def _normal(ranges: CommandRanges, rng: random.Random, *, wide: bool) -> Issue | None:
     n = ranges.config.n
     values = _edges(rng) | {
         "x_count": rng.choice((1, 2, 3, 5, 9)),
@@ -54,6 +56,12 @@ def _normal(ranges: CommandRanges, rng: random.Random) -> Issue | None:
         values[name] = rng.choice((1, 1, 1, 2, -1, 0))
     for name in ("k_rows", "k_tail", "n_cols", "n_tail"):
         values[name] = rng.choice((0, 0, rng.randint(1, n)))
+    if ranges.config.wide and not values["w_transpose"]:
+        values["scaled"] = int(rng.random() < 0.3)
+    if wide:
+        values |= {"wide": 1, "w_transpose": 0, "w_unsigned": 0, "w_zp": 0}
+        for name in ("a_u", "a_v", "a_ic", "a_oc"):
+            values[name] = rng.choice((0, 2 * n, 2 * n, -2 * n, 4 * n))
     return place(ranges, rng, Unit.MATRIX, values, n)
 
 

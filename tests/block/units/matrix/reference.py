@@ -62,11 +62,11 @@ class Reference:
             self._depthwise(c, counts)
         else:
             self._normal(c, counts)
-        counts.macs_issued = counts.matrix_rows * self.n * self.n
+        counts.macs_issued = counts.matrix_rows * self.n * self.n * (1 + c["wide"])
         return counts
 
-    def _bytes(self, address: int, is_unsigned: int, zero_point: int) -> np.ndarray:
-        raw = self.sp[(address + np.arange(self.n)) % len(self.sp)]
+    def _bytes(self, address: int, is_unsigned: int, zero_point: int, count: int = 0) -> np.ndarray:
+        raw = self.sp[(address + np.arange(count or self.n)) % len(self.sp)]
         return (raw.astype(np.int64) if is_unsigned else raw.astype(np.int8).astype(np.int64)) - zero_point
 
     def _pixel(
@@ -74,7 +74,10 @@ class Reference:
     ) -> tuple[np.ndarray, bool]:
         padding = (c["u_lim"] and not 0 <= u < c["u_lim"]) or (c["v_lim"] and not 0 <= v < c["v_lim"])
         address = c["a_base"] + oc * c["a_oc"] + ic * c["a_ic"] + u * c["a_u"] + v * c["a_v"]
-        row = np.zeros(self.n, np.int64) if padding else self._bytes(address, c["a_unsigned"], c["a_zp"])
+        size = self.n * (1 + c["wide"])
+        row = self._bytes(address, c["a_unsigned"], c["a_zp"], size)
+        if padding:
+            row = np.zeros(size, np.int64)
         counts.matrix_rows += 1
         counts.matrix_zeros += int((row == 0).sum())
         return row, bool(padding)
@@ -108,14 +111,26 @@ class Reference:
             else:
                 for k in range(k_used):
                     weights[k] = self._bytes(base + k * c["w_row"], c["w_unsigned"], c["w_zp"])
+            if c["wide"]:
+                weights = np.array(
+                    [[self._nibble(w, half) for w in row] for half in (0, 1) for row in weights]
+                )
             counts.matrix_tiles += 1
             for y, x in np.ndindex(c["y_count"], c["x_count"]):
                 u = c["u0"] + y * c["u_y"] + ky * c["u_ky"]
                 v = c["v0"] + x * c["v_x"] + kx * c["v_kx"]
                 row, padding = self._pixel(c, counts, oc, ic, u, v)
-                counts.macs_useful += 0 if padding else k_used * c_used
+                counts.macs_useful += 0 if padding else k_used * c_used * (1 + c["wide"])
                 r = c["acc_base"] + oc * c["acc_oc"] + y * c["acc_y"] + x * c["acc_x"]
-                self._add(c, r, row @ weights, ic == ky == kx == 0, counts)
+                total = row @ weights
+                if c["scaled"]:
+                    total = total * self._bytes(base + k_used * c["w_row"], 1, 0)
+                self._add(c, r, total, ic == ky == kx == 0, counts)
+
+    def _nibble(self, weight: int, half: int) -> int:
+        """Return the low (0) or high (1) nibble of a byte as a signed number."""
+        nibble = int(weight) % 256 // (16 if half else 1) % 16
+        return nibble - 16 if nibble >= 8 else nibble
 
     def _depthwise(self, c: dict[str, int], counts: Counts) -> None:
         taps, groups, period = c["taps"], c["groups"], c["x_count"]

@@ -35,7 +35,7 @@ def _common(rng: random.Random, n: int) -> dict[str, int]:
     return values
 
 
-def normal(rng: random.Random, n: int) -> dict[str, int]:
+def normal(rng: random.Random, n: int, scaled: float = 0) -> dict[str, int]:
     values = _common(rng, n)
     values |= {name: rng.choice((1, 1, 2, 3)) for name in ("kx_count", "ky_count", "ic_count", "oc_count")}
     values |= {name: rng.choice((1, 2, 3, rng.randrange(1, 2 * n))) for name in ("x_count", "y_count")}
@@ -50,7 +50,17 @@ def normal(rng: random.Random, n: int) -> dict[str, int]:
     if rng.random() < 0.5:  # tiles whose rows can be read in pairs
         values |= {name: n * rng.randrange(-300, 300) for name in ("w_kx", "w_ky", "w_ic", "w_oc")}
         values |= {"w_row": n, "w_base": n * rng.randrange((1 << 20) // n)}
-    return command(**values, w_transpose=rng.randrange(2))
+    transposes = rng.randrange(2)
+    return command(**values, w_transpose=transposes, scaled=int(rng.random() < scaled and not transposes))
+
+
+def wide(rng: random.Random, n: int) -> dict[str, int]:
+    """Return a command in wide mode: the activations are aligned, and the weights signed and without zero point."""
+    values = normal(rng, n)
+    values |= {"wide": 1, "w_transpose": 0, "w_unsigned": 0, "w_zp": 0, "scaled": rng.randrange(2)}
+    return values | {
+        name: values[name] - values[name] % (2 * n) for name in ("a_base", "a_u", "a_v", "a_ic", "a_oc")
+    }
 
 
 def depthwise(rng: random.Random, n: int, previous: dict[str, int] | None) -> dict[str, int]:
@@ -77,12 +87,15 @@ def depthwise(rng: random.Random, n: int, previous: dict[str, int] | None) -> di
     return command(**values)
 
 
-def queue(rng: random.Random, n: int, count: int) -> list[dict[str, int]]:
+def queue(rng: random.Random, n: int, count: int, wides: float = 0) -> list[dict[str, int]]:
+    """Return random commands, of which the share `wides` is in wide mode."""
     commands: list[dict[str, int]] = []
     previous = None
     for _ in range(count):
-        if rng.random() < 0.5:
-            commands.append(normal(rng, n))
+        if rng.random() < wides:
+            commands.append(wide(rng, n))
+        elif rng.random() < 0.5:
+            commands.append(normal(rng, n, 0.3 if wides else 0))
         else:
             previous = depthwise(rng, n, previous)
             commands.append(previous)
@@ -115,3 +128,29 @@ def test_random_queue(n: int, seed: int, count: int, pipelined: int):
     config = replace(small_config(n, pipelined), weight_rows=rng.choice((1, 2)))
     bench = MatrixTestbench(n, sp, acc, refuse_weight=refuse, hold=hold, seed=seed, config=config)
     check(bench, queue(rng, n, count))
+
+
+@pytest.mark.parametrize(
+    ("n", "seed", "count", "pipelined", "weight_rows", "share"),
+    [(4, 300 + s, 12, 0, 1 + s % 2, (0.5, 1)[s // 2 % 2]) for s in range(8)]
+    + [(8, 400 + s, 8, 0, 1 + s % 2, 0.5) for s in range(4)]
+    + [(4, 500 + s, 12, 1, 1 + s % 2, 0.5) for s in range(4)],
+)
+def test_random_wide_queue(n: int, seed: int, count: int, pipelined: int, weight_rows: int, share: float):
+    """Commands in wide mode, alone and between commands in all other modes."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    sp, acc = fresh_memories(n, np.random.default_rng(seed))
+    refuse, hold = rng.choice((0, 0, 0.3, 0.8)), rng.choice((0, 0, 0.9))
+    config = replace(small_config(n, pipelined), weight_rows=weight_rows)
+    bench = MatrixTestbench(n, sp, acc, refuse_weight=refuse, hold=hold, seed=seed, config=config)
+    check(bench, queue(rng, n, count, share))
+
+
+@pytest.mark.parametrize("seed", range(600, 603))
+def test_random_queue_without_wide_mode(seed: int):
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    sp, acc = fresh_memories(4, np.random.default_rng(seed))
+    config = replace(small_config(4), wide=0)
+    check(MatrixTestbench(4, sp, acc, seed=seed, config=config), queue(rng, 4, 12))

@@ -158,7 +158,7 @@ class MatrixTestbench(Testbench):
                     rows = self.sp[(granted[0] + np.arange(2 * self.n)) % ADDRESSES]
                     ctx.set(port.port.data, _pack(rows[: self.n], 1))
                     if granted[1:] == (1,):
-                        assert granted[0] % self.n == 0
+                        assert granted[0] % (self.n if port.port is unit.weight else 2 * self.n) == 0
                         ctx.set(port.port.next, _pack(rows[self.n :], 1))
             if offered and ready:
                 seen.accepted.append(cycle)
