@@ -340,6 +340,11 @@ _MAX_PIECES = 1 << 16
 _MAX_ACROSS = 4
 
 
+#: Minimum ratio of the cycles of MATRIX to those of the bus and of FUSE from which tiles of one block are computed in
+#: parts, for one output per channel and for several ones: of these, the bus and FUSE are not equally busy with all.
+_MIN_ARRAY = 1.0, 1.15
+
+
 def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
     """Yield the tilings of a depthwise convolution that fit the on-chip memories.
 
@@ -449,6 +454,8 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                 if not context.y_on_chip:
                     wide = _beats(outputs, columns * multiplier, n) - ceil_div(outputs, n)
                     bus += batch * y.h * y.w * wide
+                if by_block and array < _MIN_ARRAY[multiplier > 1] * (columns == 1 or multiplier > 1) * max(bus * context.beat, fuse):
+                    continue
                 issue = TILE_CYCLES
                 if across > 1:  # the commands of the phases differ and are not repeated in loops
                     issue *= _UNROLLED + _matrix_commands(layer, stream, columns)

@@ -29,6 +29,7 @@ from compiler.commands.tile_buffers import (
     window_runs,
 )
 from compiler.layers.depthwise import (
+    BlockPart,
     ColumnOrder,
     ColumnPhases,
     DepthwiseLayer,
@@ -558,15 +559,18 @@ class DepthwiseSteps:
         # Without history, the first part of a load continues no other one.
         self.row = self.history = 0
         schedule, first, last = self.context.schedule, (self.number, self.strip.first, start, block), self.last
-        for part in parts_by_block(
-            (start, rows),
-            (block, blocks),
-            self.rows,
-            self.most,
-            multiplier,
-            first=schedule.split_first_tile and first == (0, 0, 0, 0),
-            last=schedule.split_last_tile and first == last,
-        ):
+        parts = list(
+            parts_by_block(
+                (start, rows),
+                (block, blocks),
+                self.rows,
+                self.most,
+                multiplier,
+                first=schedule.split_first_tile and first == (0, 0, 0, 0),
+                last=schedule.split_last_tile and first == last,
+            )
+        )
+        for number, part in enumerate(parts):
             step = TileStep(block=block)
             if self.x.on_chip:
                 base, first, image = self.x.address(0, 0, block * self.config.n), 0, self.x.h
@@ -603,7 +607,22 @@ class DepthwiseSteps:
                 if f"{name}_base" in how:
                     how[f"{name}_base"] = _plus(how[f"{name}_base"], made * how[f"{name}_n"])
             drain.add(step, acc, how, part.start, part.rows, part.block, 1, stored=part.tile)
+            if not self.x.on_chip:
+                # Rows cannot be requested before the last part that reads others of their buffer has begun.
+                ahead = self._rows_ahead(parts, number, start, rows)
+                self._load_x(load, (part.start, max(ahead - part.start, part.rows)), step)
             yield step
+
+    def _rows_ahead(self, parts: list[BlockPart], number: int, start: int, rows: int) -> int:
+        """Return the end of the output rows whose input is requested before a part of a load is computed.
+
+        While the first block and output of a tile are computed, these are the rows of the next part, and then those of
+        the next tile.
+        """
+        part, after = parts[number], parts[min(number + 1, len(parts) - 1)]
+        if (part.block, part.output) == (parts[0].block, parts[0].output):
+            return after.start + after.rows
+        return min(start + (part.start - start) // self.rows * self.rows + 2 * self.rows, start + rows)
 
     def _commands(self, blocks: int) -> list[tuple[int, int, ColumnPhases]]:
         """Return the first channel block, the number of blocks and the columns of each command of a pass."""
