@@ -397,7 +397,9 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                     context, sums
                 )  # also of results, which STORE reads some time after FUSE
                 results = rows * width * columns * multiplier
-                used += (multiplier - 1) * (rows * width if by_block else results) * n  # wait for their pixels' others
+                used += (
+                    (multiplier - 1) * (rows * width if by_block else results) * n
+                )  # wait for their pixels' others
                 if by_block and columns > 1:
                     buffers = 2
                 elif by_block:
@@ -454,7 +456,8 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                 if not context.y_on_chip:
                     wide = _beats(outputs, columns * multiplier, n) - ceil_div(outputs, n)
                     bus += batch * y.h * y.w * wide
-                if by_block and array < _MIN_ARRAY[multiplier > 1] * (columns == 1 or multiplier > 1) * max(bus * context.beat, fuse):
+                least = 0.0 if columns > 1 and multiplier == 1 else _MIN_ARRAY[multiplier > 1]
+                if by_block and array < least * max(bus * context.beat, fuse):
                     continue
                 issue = TILE_CYCLES
                 if across > 1:  # the commands of the phases differ and are not repeated in loops
@@ -578,7 +581,14 @@ def _part_rows(rows: int, most: int, *, first: bool, last: bool) -> list[int]:
 
 
 def parts_by_block(
-    load: tuple[int, int], wide: tuple[int, int], rows: int, most: int, outputs: int, *, first: bool, last: bool
+    load: tuple[int, int],
+    wide: tuple[int, int],
+    rows: int,
+    most: int,
+    outputs: int,
+    *,
+    first: bool,
+    last: bool,
 ) -> Iterator[BlockPart]:
     """Yield the parts of a load whose channel blocks are computed one after the other.
 
@@ -675,15 +685,19 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
     def tiles_by_block() -> Iterator[PipelineTile]:
         for at, strip in product(range(len(groups)), range(strips)):
             block, number, start = groups[at]
-            there, across, place = 0, min(width, y.w - strip * width), (block, number, start, strip * separate)
+            there, across, place = (
+                0,
+                min(width, y.w - strip * width),
+                (block, number, start, strip * separate),
+            )
             for part in parts(at, strip):
                 wide = min(columns, blocks - block)
                 channels_wide = min(columns * n, channels - block * n)
                 loads: list[tuple[str, object, float]] = []
                 reach = input_rows(part.start - start + part.rows, stride, kernel_h, x.h)
                 if not context.x_on_chip and strip * (not separate) == 0 and reach > there:
-                    key = ("f", (*place, reach)) if there else ("x", place)
-                    loads.append((*key, image_beats(reach - there, channels_wide)))
+                    image = image_beats(reach - there, channels_wide)
+                    loads.append(("f", (*place, reach), image) if there else ("x", place, image))
                 there = max(there, reach)
                 loads.append(("w", block, 0.0 if uniform else float(wide * multiplier * kernel_h * taps)))
                 tile = part.tile or StoredTile(*part[:3], 1)

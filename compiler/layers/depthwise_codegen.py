@@ -195,7 +195,9 @@ class _PairEpilogue(_OrderedEpilogue):
         common = fields | {"lanes": n, "lanes_tail": (lanes // 2 - 1) % n + 1}
         apart = self.output is not None
         numbers: list[dict[str, int | BufferRef]] = [common]
-        numbers.append(common | {"a_base": _plus(fields["a_base"], 0 if apart else blocks * rows * self.held)})
+        numbers.append(
+            common | {"a_base": _plus(fields["a_base"], 0 if apart else blocks * rows * self.held)}
+        )
         for name in ("p", "b"):  # the parameters of the second results follow those of the first ones
             if f"{name}_base" in fields and not apart:
                 step = fields[f"{name}_n"]
@@ -290,7 +292,12 @@ class DepthwiseSteps:
         self.shape = 0, 0
         #: Image, first column, first row and first block of the last load.
         final, rows = len(self.parts) - 1, list(pieces(self.images[1][-1].h, self.rows_per_load))
-        self.last = final, self.strips[final][-1].first, rows[-1][0], (self.blocks - 1) // self.columns * self.columns
+        self.last = (
+            final,
+            self.strips[final][-1].first,
+            rows[-1][0],
+            (self.blocks - 1) // self.columns * self.columns,
+        )
         self.step: tuple[int, int] | None = None
         self._select(0, max(self.strips[0], key=lambda strip: strip.count))
         self.step = down, across = self.stream.passes[0].step, self.stream.passes[0].column_step
@@ -371,7 +378,9 @@ class DepthwiseSteps:
             )
             self.drain: Epilogue = _AverageEpilogue(*tile, width=width, runs=runs, counts=layer.counts)
         elif layer.multiplier > 1:
-            self.drain = _PairEpilogue(*tile, held_rows=self.rows, width=width, block_channels=2 * n, order=self.order)
+            self.drain = _PairEpilogue(
+                *tile, held_rows=self.rows, width=width, block_channels=2 * n, order=self.order
+            )
         else:
             self.drain = _OrderedEpilogue(*tile, width=width, summands=summands, order=self.order)
         if not self.x.on_chip:
@@ -558,7 +567,11 @@ class DepthwiseSteps:
         load = start, rows, block
         # Without history, the first part of a load continues no other one.
         self.row = self.history = 0
-        schedule, first, last = self.context.schedule, (self.number, self.strip.first, start, block), self.last
+        schedule, first, last = (
+            self.context.schedule,
+            (self.number, self.strip.first, start, block),
+            self.last,
+        )
         parts = list(
             parts_by_block(
                 (start, rows),
@@ -605,7 +618,9 @@ class DepthwiseSteps:
             how = self.p.fields(block * multiplier, step) if self.p else {}
             for name in ("p", "b"):
                 if f"{name}_base" in how:
-                    how[f"{name}_base"] = _plus(how[f"{name}_base"], made * how[f"{name}_n"])
+                    pitch = how[f"{name}_n"]
+                    assert isinstance(pitch, int)
+                    how[f"{name}_base"] = _plus(how[f"{name}_base"], made * pitch)
             drain.add(step, acc, how, part.start, part.rows, part.block, 1, stored=part.tile)
             if not self.x.on_chip:
                 # Rows cannot be requested before the last part that reads others of their buffer has begun.

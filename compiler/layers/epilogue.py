@@ -266,7 +266,8 @@ class Epilogue:
         pixels = rows * self.y.w
         if self.y.on_chip:
             own = (self.channel + block * self.lanes) * self.bytes
-            address, pixel = self.y.address(start, 0, own), self.y.pixel
+            base, pixel = self.y.address(start, 0, own), self.y.pixel
+            address = base
         else:
             base, pixel = self._target(stored), width
             address = base.plus(_offset(whole, start, block, self.y.w * width, self.lanes * self.bytes))

@@ -354,7 +354,7 @@ def lines_index(walk: Walk, byte: int) -> int | None:
 
 
 def collected_from(dims: Sequence[Dim]) -> list[int]:
-    """Return the dimensions of the lines that a line of the destination collects bytes or elements from, innermost first.
+    """Return the dimensions of the source's lines that a line of the destination collects, the innermost first.
 
     They are the innermost dimensions of the destination up to the one along which elements of the source are adjacent.
     """
@@ -803,7 +803,9 @@ def _grown(
             times = prod(_boxes_along(dim[0], count, mode) for dim, count in pairs)
             total = placed(box, work).times(times)
             cycles = _many_cycles(total, boxes, mode)
-            return work.total * times, BoxPlan(walk, ends, counts, mode, along, total, sizes, cycles, collected)
+            return work.total * times, BoxPlan(
+                walk, ends, counts, mode, along, total, sizes, cycles, collected
+            )
         plan = BoxPlan(walk, ends, counts, mode, along, work, sizes, 0.0, collected)
         found = {dims: (work.total, placed(box, work))}
         works = list[tuple[float, UnitWork]]()

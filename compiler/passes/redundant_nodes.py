@@ -299,7 +299,9 @@ def _without_joined_slices(graph: Graph, pinned: Collection[str]) -> Graph:
                 name = unused_name(f"{node.name}:order", graph.tensors, made)
                 made[name] = Tensor(name, order.shape, "int32", None, order)
                 axis = node.attributes["axis"] % len(x.shape)
-                instead[node.name] = [replace(node, op="gather", inputs=(x.name, name), attributes={"axis": axis})]
+                instead[node.name] = [
+                    replace(node, op="gather", inputs=(x.name, name), attributes={"axis": axis})
+                ]
         if found is None:
             continue
         x, steps, order = found
