@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from compiler.layers.base import Addend, Drain, Image, Layer
 from compiler.layers.conv.input_layout import DilationPhase, dilation_phases, phase_lines
 from compiler.layers.conv.layer import ConvLayer, lower_conv, merge_groups
 from compiler.layers.conv.tile_model import summand_bytes, with_drain
+from compiler.layers.epilogue import StoredTile
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.lowering_context import LoweringContext, affine
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, first_result, lines
@@ -338,6 +340,11 @@ _MAX_PIECES = 1 << 16
 _MAX_ACROSS = 4
 
 
+#: Minimum ratio of the cycles of MATRIX to those of the bus and of FUSE from which tiles of one block are computed in
+#: parts, for one output per channel and for several ones: of these, the bus and FUSE are not equally busy with all.
+_MIN_ARRAY = 1.0, 1.15
+
+
 def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
     """Yield the tilings of a depthwise convolution that fit the on-chip memories.
 
@@ -362,12 +369,19 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
     channels, multiplier = layer.channels, layer.multiplier
     blocks = ceil_div(channels, n)
     across, order = layer.dilations[1], column_order(config, layer, in_dram=not context.x_on_chip)
-    for columns, width in product(cuts(min(blocks, config.param_slots // (2 * multiplier))), widths):
+    sizes = product(cuts(min(blocks, config.param_slots // (2 * multiplier))), widths, ("rows", "channels"))
+    for columns, width, outer in sizes:
+        by_block = outer == "channels"
+        if by_block and layer.dilations != (1, 1):
+            continue
         stream = stream_of(config, layer, x.w, y.w, width, order=order)
         strips, piece, _ = strip_images(x, y, width, layer.strides[1], layer.weights.shape[1])
         x_held, y_held = (order.width,) * 2 if order else ((piece if separate else x).w, width)
+        most = rows_of_sums(config, width)
         for rows in cuts(y.h):
             sums = rows * y_held * columns * multiplier
+            if by_block:
+                sums = ceil_div(rows, ceil_div(rows, most)) * width
             if 2 * sums > context.acc_rows:
                 continue
             rows_loaded = (y.h, *(rows * many for many in (4, 2, 1) if rows * many < y.h))
@@ -379,33 +393,54 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                 loads = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows_per_load)
                 loads *= strips if separate else 1
                 used += 0 if context.x_on_chip else min(loads, 2) * x_bytes
-                buffers = sum_buffers(
+                acc_buffers = buffers = sum_buffers(
                     context, sums
                 )  # also of results, which STORE reads some time after FUSE
                 results = rows * width * columns * multiplier
+                used += (
+                    (multiplier - 1) * (rows * width if by_block else results) * n
+                )  # wait for their pixels' others
+                if by_block and columns > 1:
+                    buffers = 2
+                elif by_block:
+                    results = sums * multiplier
                 used += 0 if context.y_on_chip else buffers * results * n * DTYPE_BYTES[layer.drain.dtype]
-                used += (multiplier - 1) * results * n  # results that wait for the others of their pixels
                 if isinstance(layer.drain.residual, Addend):
                     used += summand_bytes(layer.drain, context, buffers * results)
                 if used > context.free:
                     continue
                 # Loads of few beats are requested further ahead, so that their latencies overlap.
                 ahead = ceil((context.dram.chip_latency + _LOAD_CYCLES) / (x_bytes / n * context.beat))
+                ahead = max(ahead, 2) if by_block else ahead
                 x_buffers = max(min(loads, 1 + ahead, 2 + int(context.free - used) // x_bytes), 2)
-                keep = columns * multiplier == 1 and stream.continues and rows < rows_per_load
                 tiles = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows) * strips
-                streamed = sum(
-                    _tile_cycles(
-                        layer,
-                        x.h,
-                        stream,
-                        (start + offset, min(rows, high - offset), min(width, y.w), columns),
-                        (keep, offset == 0, offset + rows >= high),
-                        n,
+                tile = min(width, y.w), columns
+                if by_block:
+                    first, last = not context.x_on_chip, context.split_last_tile
+                    parts = [
+                        part
+                        for start, high in pieces(y.h, rows_per_load)
+                        for part in parts_by_block(
+                            (start, high), (0, columns), rows, most, multiplier, first=False, last=False
+                        )
+                    ]
+                    streamed = sum(_part_cycles(layer, x.h, stream, part, tile[0], n) for part in parts)
+                    tiles *= len(parts) / ceil_div(y.h, rows)
+                else:
+                    first = last = False
+                    keep = columns * multiplier == 1 and stream.continues and rows < rows_per_load
+                    streamed = sum(
+                        _tile_cycles(
+                            layer,
+                            x.h,
+                            stream,
+                            (start + offset, min(rows, high - offset), *tile),
+                            (keep, offset == 0, offset + rows >= high),
+                            n,
+                        )
+                        for start, high in pieces(y.h, rows_per_load)
+                        for offset in range(0, high, rows)
                     )
-                    for start, high in pieces(y.h, rows_per_load)
-                    for offset in range(0, high, rows)
-                )
                 array = batch * blocks / columns * strips * streamed
                 fuse = batch * y.h * y.w * blocks * _fuse_cycles(layer)
                 bus = 0.0
@@ -421,14 +456,19 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                 if not context.y_on_chip:
                     wide = _beats(outputs, columns * multiplier, n) - ceil_div(outputs, n)
                     bus += batch * y.h * y.w * wide
+                least = 0.0 if columns > 1 and multiplier == 1 else _MIN_ARRAY[multiplier > 1]
+                if by_block and array < least * max(bus * context.beat, fuse):
+                    continue
                 issue = TILE_CYCLES
                 if across > 1:  # the commands of the phases differ and are not repeated in loops
                     issue *= _UNROLLED + _matrix_commands(layer, stream, columns)
                 cycles = max(array, bus * context.beat, fuse, tiles * issue) + tiles * 10
-                cycles += sums * (1 if context.y_on_chip else 2)  # results of the last tile
+                # results of the last tile
+                cycles += sums * (1 if context.y_on_chip else 2) * (_SMALL_PART if last else 1)
                 if not context.x_on_chip:  # the array waits for the rows of the first tile
-                    first = input_rows(rows, layer.strides[0], kernel_h, x.h)
-                    cycles += first * (piece if separate else x).w * columns * context.beat
+                    begin = ceil(min(rows, most) * _SMALL_PART) if first else rows
+                    begin = input_rows(begin, layer.strides[0], kernel_h, x.h)
+                    cycles += begin * (piece if separate else x).w * columns * context.beat
                 yield (
                     cycles,
                     LayerSchedule(
@@ -440,11 +480,14 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                         param_blocks=param_blocks_per_buffer(
                             config, blocks * multiplier, columns * multiplier
                         ),
+                        order=outer,
                         x_buffers=x_buffers,
                         y_buffers=buffers,
-                        acc_buffers=buffers,
+                        acc_buffers=acc_buffers,
                         prefetch=PREFETCH_STEPS,
                         on_chip=context.y_on_chip,
+                        split_first_tile=first,
+                        split_last_tile=last,
                     ),
                 )
 
@@ -481,6 +524,112 @@ def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[int]:
     return out
 
 
+class BlockPart(NamedTuple):
+    """Output rows of one channel block that are computed and drained at a time, if blocks follow one another.
+
+    Parameters
+    ----------
+    start, rows : int
+        First row and number of rows.
+    block : int
+        Channel block.
+    output : int
+        Number of the output of each channel in the order of computation.
+    tile : StoredTile or None
+        Results that are stored together; None: those of the part.
+    continued, more : bool
+        True if the preceding part, or the next one, has the rows above, or below, of the same outputs.
+    """
+
+    start: int
+    rows: int
+    block: int
+    output: int
+    tile: StoredTile | None
+    continued: bool
+    more: bool
+
+
+def computes_by_block(layer: DepthwiseLayer, schedule: LayerSchedule) -> bool:
+    """Return True if the channel blocks of a tile, and the outputs of each channel, are computed one after the other.
+
+    A part of a tile then has more rows than with one command for all blocks, so that fewer image rows are streamed
+    again for the next part.
+    """
+    return schedule.order == "channels" and layer.dilations == (1, 1)
+
+
+def rows_of_sums(config: MlaConfig, width: int) -> int:
+    """Return the maximum number of rows of one block, of `width` sums each, of which the accumulator holds two."""
+    return max(config.acc_rows // 2 // width, 1)
+
+
+#: Minimum rows of a part that is divided at the start or at the end of a layer, and the share of the smaller part.
+_MIN_DIVIDED, _SMALL_PART = 4, 1 / 3
+
+
+def _part_rows(rows: int, most: int, *, first: bool, last: bool) -> list[int]:
+    """Return the rows of the parts of a tile: even ones, of which the first or the last one may be divided."""
+    sizes = [size for _, size in pieces(rows, ceil_div(rows, ceil_div(rows, most)))]
+    small = ceil(sizes[0] * _SMALL_PART)
+    if first and sizes[0] >= _MIN_DIVIDED:
+        sizes[:1] = [small, sizes[0] - small]
+    small = ceil(sizes[-1] * _SMALL_PART)
+    if last and sizes[-1] >= _MIN_DIVIDED:
+        sizes[-1:] = [sizes[-1] - small, small]
+    return sizes
+
+
+def parts_by_block(
+    load: tuple[int, int],
+    wide: tuple[int, int],
+    rows: int,
+    most: int,
+    outputs: int,
+    *,
+    first: bool,
+    last: bool,
+) -> Iterator[BlockPart]:
+    """Yield the parts of a load whose channel blocks are computed one after the other.
+
+    The loops are tiles, blocks, outputs of each channel and parts. The results of a tile are stored together unless
+    it has one block or is divided at its end.
+
+    Parameters
+    ----------
+    load : (int, int)
+        First output row, and number of output rows.
+    wide : (int, int)
+        First channel block, and number of channel blocks.
+    rows, most : int
+        Rows of a tile, whose results are stored together, and maximum rows of a part.
+    outputs : int
+        Number of outputs per channel.
+    first, last : bool
+        True if the first part, or the last one, is divided.
+    """
+    found = list[BlockPart]()
+    for offset, count in pieces(load[1], rows):
+        ends = offset + count == load[1]
+        for at, output in product(range(wide[1]), range(outputs)):
+            begins = first and not found
+            ended = last and ends and (at, output) == (wide[1] - 1, outputs - 1)
+            start, block = load[0] + offset, wide[0] + at
+            tile = None if wide[1] == 1 or (last and ends) else StoredTile(start, count, *wide)
+            for size in _part_rows(count, most, first=begins, last=ended):
+                above = found[-1] if found else None
+                continued = above is not None and (above.start + above.rows, above.block, above.output) == (
+                    start,
+                    block,
+                    output,
+                )
+                if above and continued:
+                    found[-1] = above._replace(more=True)
+                found.append(BlockPart(start, size, block, output, tile, continued, False))
+                start += size
+    yield from found
+
+
 def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of a depthwise convolution; loops: channel blocks, images, loads of rows, strips, tiles.
 
@@ -507,6 +656,76 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
     size = DTYPE_BYTES[layer.drain.dtype]
     uniform = has_equal_weights(layer)
 
+    by_block, most = computes_by_block(layer, s), rows_of_sums(context.config, width)
+    groups = list(product(range(0, blocks, columns), range(layer.batch), range(0, y.h, rows_per_load)))
+
+    def parts(at: int, strip: int) -> list[BlockPart]:
+        """Return the parts of a load of a strip."""
+        block, _, start = groups[at]
+        load, wide = (start, min(rows_per_load, y.h - start)), (block, min(columns, blocks - block))
+        ends = at + 1 == len(groups) and strip + 1 == strips
+        return list(
+            parts_by_block(
+                load,
+                wide,
+                rows,
+                most,
+                multiplier,
+                first=s.split_first_tile and at + strip == 0,
+                last=s.split_last_tile and ends,
+            )
+        )
+
+    def image_beats(count: int, channels_wide: int) -> float:
+        """Return the bus beats of some image rows."""
+        if separate and channels_wide == channels:
+            return lines(count, piece.w * channels, x.w * channels, n)
+        return lines(count * (piece if separate else x).w, channels_wide, channels, n)
+
+    def tiles_by_block() -> Iterator[PipelineTile]:
+        for at, strip in product(range(len(groups)), range(strips)):
+            block, number, start = groups[at]
+            there, across, place = (
+                0,
+                min(width, y.w - strip * width),
+                (block, number, start, strip * separate),
+            )
+            for part in parts(at, strip):
+                wide = min(columns, blocks - block)
+                channels_wide = min(columns * n, channels - block * n)
+                loads: list[tuple[str, object, float]] = []
+                reach = input_rows(part.start - start + part.rows, stride, kernel_h, x.h)
+                if not context.x_on_chip and strip * (not separate) == 0 and reach > there:
+                    image = image_beats(reach - there, channels_wide)
+                    loads.append(("f", (*place, reach), image) if there else ("x", place, image))
+                there = max(there, reach)
+                loads.append(("w", block, 0.0 if uniform else float(wide * multiplier * kernel_h * taps)))
+                tile = part.tile or StoredTile(*part[:3], 1)
+                made = min(tile.blocks * n, channels - tile.block * n) * multiplier * size
+                beats = lines(tile.rows * across, made, outputs * size, n)
+                if not layer.counts:
+                    key = (0, number, tile.start, strip, tile.block * multiplier)
+                    loads += with_drain(layer.drain, s, context, key, blocks * multiplier, beats)
+                last = (part.start + part.rows, part.block + 1) == (
+                    tile.start + tile.rows,
+                    tile.block + tile.blocks,
+                )
+                stores = last and part.output == multiplier - 1 and not context.y_on_chip
+                yield PipelineTile(
+                    tuple(loads),
+                    _part_cycles(layer, x.h, stream, part, across, n),
+                    part.rows * across * (part.output + 1 if multiplier > 1 else _fuse_cycles(layer)),
+                    beats if stores else 0.0,
+                    len(stream.passes) + 1 + stores,
+                )
+
+    if by_block:
+        count = sum(len(parts(at, strip)) for at, strip in product(range(len(groups)), range(strips)))
+        buffers = {"f": _MAX_PIECES, "x": s.x_buffers, "w": s.w_buffers, "p": s.param_buffers}
+        buffers |= {"r": s.y_buffers, "t": 1}
+        result = first_result(layer.drain)
+        return TilePipeline(tiles_by_block(), count, buffers, s.acc_buffers, s.y_buffers, result=result)
+
     def tiles() -> Iterator[PipelineTile]:
         for block in range(0, blocks, columns):
             wide, channels_wide = min(columns, blocks - block), min(columns * n, channels - block * n)
@@ -520,11 +739,7 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
                     loads: list[tuple[str, object, float]] = []
                     reach = input_rows(offset + count, stride, kernel_h, x.h)
                     if not context.x_on_chip and strip * (not separate) == 0:
-                        image = lines(
-                            (reach - there) * (piece if separate else x).w, channels_wide, channels, n
-                        )
-                        if separate and channels_wide == channels:
-                            image = lines(reach - there, piece.w * channels, x.w * channels, n)
+                        image = image_beats(reach - there, channels_wide)
                         loads.append(("f", (*place, offset), image) if offset else ("x", place, image))
                     there = reach
                     weights = wide * multiplier * kernel_h * taps
@@ -794,6 +1009,7 @@ def _tile_cycles(
     tile: tuple[int, int, int, int],
     ends: tuple[bool, bool, bool],
     n: int,
+    outputs: int | None = None,
 ) -> int:
     """Return the cycles of MATRIX for a tile: the sum over all passes.
 
@@ -806,8 +1022,11 @@ def _tile_cycles(
     ends : (bool, bool, bool)
         True if the streams of the tiles of a load continue one another; if the tile is the first one of the load; and
         if it is the last one.
+    outputs : int or None
+        Outputs of each channel that are computed; None: all.
     """
-    (row, rows, across, wide), (keep, first, last) = tile, ends
+    wide = tile[3] * (layer.multiplier if outputs is None else outputs)
+    (row, rows, across, _), (keep, first, last) = tile, ends
     stride, phases = layer.strides[0], layer.dilations[1]
     if stream.order:
         phases, across = len(stream.order.runs()), stream.order.width
@@ -835,4 +1054,13 @@ def _tile_cycles(
         for low in (row, max(row - rows, 0))
     )
     waits = len({each.shape for each in others}) + (bool(others) and not alternates)
-    return wide * total * layer.multiplier + waits * n
+    return wide * total + waits * n
+
+
+def _part_cycles(
+    layer: DepthwiseLayer, height: int, stream: Stream, part: BlockPart, width: int, n: int
+) -> int:
+    """Return the cycles of MATRIX for a part of `width` columns."""
+    tile = part.start, part.rows, width, 1
+    keep = stream.continues and (part.continued or part.more)
+    return _tile_cycles(layer, height, stream, tile, (keep, not part.continued, not part.more), n, 1)

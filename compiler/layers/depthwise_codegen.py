@@ -29,21 +29,25 @@ from compiler.commands.tile_buffers import (
     window_runs,
 )
 from compiler.layers.depthwise import (
+    BlockPart,
     ColumnOrder,
     ColumnPhases,
     DepthwiseLayer,
     StreamPass,
     column_order,
     column_phases,
+    computes_by_block,
     consecutive_phases,
     depthwise_tile_model,
     depthwise_tilings,
     has_equal_weights,
     lower_depthwise,
     pack_depthwise,
+    parts_by_block,
+    rows_of_sums,
     stream_of,
 )
-from compiler.layers.epilogue import Epilogue, parameters
+from compiler.layers.epilogue import Epilogue, StoredTile, parameters
 from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
 from compiler.util.scaling import bytes_word
 from compiler.util.tiles import ceil_div
@@ -153,16 +157,32 @@ class _PairEpilogue(_OrderedEpilogue):
 
     The bytes of one result of each pair are written to the scratchpad. The other results are then added as the other
     bytes of int16 elements (256 times the high byte, which is signed, and the low byte, which is not). Half of the
-    tile's pixels are paired while the bytes of the other half are written.
+    tile's pixels are paired while the bytes of the other half are written, unless the results of `output` are drained
+    separately: 0 for those whose bytes are written first, 1 for the others; None: both.
     """
 
-    def __init__(self, *args: Any, **options: Any):
+    output: int | None = None
+
+    def __init__(self, *args: Any, held_rows: int, **options: Any):
         super().__init__(*args, **options)
-        rows, columns = args[4:6]
+        rows, columns = held_rows, args[5]
         n = self.context.config.n
         self.bytes_first = BufferRotation(
             BufferMemory.SP, f"{args[1]}.first", rows * self.y.w * columns * n + n, 1
         )
+        #: First row of the tile whose results are drained separately.
+        self.first_row = 0
+
+    @property
+    def outputs(self) -> tuple[int, int]:
+        """Outputs in the order in which their results are drained."""
+        return (1, 0) if self.drain.dtype == Dtype.U8 else (0, 1)
+
+    def _target(self, stored: StoredTile | None) -> BufferRef:
+        return BufferRef(self.out.buffers[0]) if self.output == 0 else super()._target(stored)
+
+    def _completes(self, tile: StoredTile, row: int, block: int) -> bool:
+        return self.output != 0 and super()._completes(tile, row, block)
 
     def _parts(
         self, fields: dict[str, int | BufferRef], start: int, rows: int
@@ -173,10 +193,13 @@ class _PairEpilogue(_OrderedEpilogue):
         assert isinstance(blocks, int) and isinstance(lanes, int)
         unsigned = self.drain.dtype == Dtype.U8
         common = fields | {"lanes": n, "lanes_tail": (lanes // 2 - 1) % n + 1}
+        apart = self.output is not None
         numbers: list[dict[str, int | BufferRef]] = [common]
-        numbers.append(common | {"a_base": _plus(fields["a_base"], blocks * rows * self.held)})
+        numbers.append(
+            common | {"a_base": _plus(fields["a_base"], 0 if apart else blocks * rows * self.held)}
+        )
         for name in ("p", "b"):  # the parameters of the second results follow those of the first ones
-            if f"{name}_base" in fields:
+            if f"{name}_base" in fields and not apart:
                 step = fields[f"{name}_n"]
                 assert isinstance(step, int)
                 numbers[1][f"{name}_base"] = _plus(fields[f"{name}_base"], blocks * step)
@@ -196,8 +219,12 @@ class _PairEpilogue(_OrderedEpilogue):
         dim = "y" if "y_count" in fields else "x"
         total = fields[f"{dim}_count"]
         assert isinstance(total, int)
-        for each, stream in ((bytes_, "d"), (pairs, "r")):
-            for first, count in pieces(total, ceil_div(total, 2)):
+        parts = ((bytes_, "d"), (pairs, "r"))
+        if self.output is not None:
+            target = target.plus((start - self.first_row) * self.y.w * n)
+            parts = parts[self.output : self.output + 1]
+        for each, stream in parts:
+            for first, count in pieces(total, total if apart else ceil_div(total, 2)):
                 before, size = (number * (self.y.w if dim == "y" else 1) for number in (first, count))
                 sums = first * (self.held if dim == "y" else 1)
                 part = each | {f"{dim}_count": count, "a_base": _plus(each["a_base"], sums)}
@@ -253,6 +280,8 @@ class DepthwiseSteps:
         self.kernel_h, self.taps, _ = layer.weights.shape
         self.channels, self.blocks = layer.channels, ceil_div(layer.channels, n)
         self.columns = min(schedule.columns, self.blocks)
+        #: True if channel blocks are computed one after the other.
+        self.by_block = computes_by_block(layer, schedule)
         self.rows_per_load = min(schedule.rows_per_load, self.y.h)
         self.rows = min(schedule.rows, self.rows_per_load)
         #: Strips of the columns of each image.
@@ -261,6 +290,14 @@ class DepthwiseSteps:
         self.rows_loaded: dict[Hashable, int] = {}
         #: Shape of the last pass.
         self.shape = 0, 0
+        #: Image, first column, first row and first block of the last load.
+        final, rows = len(self.parts) - 1, list(pieces(self.images[1][-1].h, self.rows_per_load))
+        self.last = (
+            final,
+            self.strips[final][-1].first,
+            rows[-1][0],
+            (self.blocks - 1) // self.columns * self.columns,
+        )
         self.step: tuple[int, int] | None = None
         self._select(0, max(self.strips[0], key=lambda strip: strip.count))
         self.step = down, across = self.stream.passes[0].step, self.stream.passes[0].column_step
@@ -325,14 +362,14 @@ class DepthwiseSteps:
         self.p = None if layer.counts else parameters(self.context, layer.name, drain, made)
         strips = [strip for of_image in self.strips for strip in of_image]
         width = max(strip.count for strip in strips)
-        self.acc = BufferRotation(
-            BufferMemory.ACC,
-            f"{layer.name}.acc",
-            self.rows * self._held(width) * made,
-            schedule.acc_buffers,
-        )
+        sums = self.rows * self._held(width) * made
+        if self.by_block:
+            self.most = rows_of_sums(self.config, width)
+            sums = min(self.rows, self.most) * width
+        self.acc = BufferRotation(BufferMemory.ACC, f"{layer.name}.acc", sums, schedule.acc_buffers)
         _, y_images, summands = self.images
-        tile = self.context, layer.name, layer.drain, y_images, self.rows, self.columns
+        stored = sums // width if self.by_block and self.columns == 1 else self.rows
+        tile = self.context, layer.name, layer.drain, y_images, stored, self.columns
         if layer.counts:
             sizes = (self.x.h, self.y.h), (self.images[0][0].w, self.y.w)
             runs = tuple(
@@ -341,7 +378,9 @@ class DepthwiseSteps:
             )
             self.drain: Epilogue = _AverageEpilogue(*tile, width=width, runs=runs, counts=layer.counts)
         elif layer.multiplier > 1:
-            self.drain = _PairEpilogue(*tile, width=width, block_channels=2 * n, order=self.order)
+            self.drain = _PairEpilogue(
+                *tile, held_rows=self.rows, width=width, block_channels=2 * n, order=self.order
+            )
         else:
             self.drain = _OrderedEpilogue(*tile, width=width, summands=summands, order=self.order)
         if not self.x.on_chip:
@@ -377,7 +416,7 @@ class DepthwiseSteps:
         return np.concatenate(
             [
                 np.minimum(np.arange(block * n, (block + blocks) * n), most) * self.layer.multiplier + number
-                for block, blocks in pieces(self.blocks, self.columns)
+                for block, blocks in pieces(self.blocks, 1 if self.by_block else self.columns)
                 for number in range(self.layer.multiplier)
             ]
         )
@@ -473,6 +512,8 @@ class DepthwiseSteps:
     ) -> list[TileStep]:
         self._select(number, strip)
         self.drain.select(number, strip.first, strip.count)
+        if self.by_block:
+            return list(self._by_block(start, rows, block, blocks))
         out = []
         # The streams of several outputs per channel would follow one another.
         keep = blocks * self.layer.multiplier == 1 and self.stream.continues
@@ -519,6 +560,84 @@ class DepthwiseSteps:
             self.drain.add(step, acc, how, start + offset, count, block, blocks)
             out.append(step)
         return out
+
+    def _by_block(self, start: int, rows: int, block: int, blocks: int) -> Iterator[TileStep]:
+        """Yield the steps of a load whose channel blocks, and outputs per channel, are computed one after the other."""
+        multiplier, drain = self.layer.multiplier, self.drain
+        load = start, rows, block
+        # Without history, the first part of a load continues no other one.
+        self.row = self.history = 0
+        schedule, first, last = (
+            self.context.schedule,
+            (self.number, self.strip.first, start, block),
+            self.last,
+        )
+        parts = list(
+            parts_by_block(
+                (start, rows),
+                (block, blocks),
+                self.rows,
+                self.most,
+                multiplier,
+                first=schedule.split_first_tile and first == (0, 0, 0, 0),
+                last=schedule.split_last_tile and first == last,
+            )
+        )
+        for number, part in enumerate(parts):
+            step = TileStep(block=block)
+            if self.x.on_chip:
+                base, first, image = self.x.address(0, 0, block * self.config.n), 0, self.x.h
+            else:
+                base = self._load_x(load, (part.start, part.rows), step)
+                first, image = self._image(start, rows)
+            at, output, keep = part.block - block, part.output, self.stream.continues
+            if isinstance(drain, _PairEpilogue):
+                drain.output, output = part.output, drain.outputs[part.output]
+                drain.first_row = part.start - (part.start - start) % self.rows
+            made = at * multiplier + output
+            acc, weights = self.acc.next(), self.w.get(block, step).plus(made * self.w_block)
+            for order, taps in enumerate(self._passes(part.start, part.rows)):
+                low, many = taps.outputs(self.part, self.x.h, part.start, part.rows) if order else part[:2]
+                if many <= 0:
+                    continue
+                continued = keep and part.continued and self.history >= taps.rows - self.layer.strides[0]
+                (run,) = self.runs
+                stream = self._stream(low, many, taps, run, (order > 0, continued, keep and part.more))
+                stream["u0"] -= first
+                stream["u_lim"] = max(min(stream["u_lim"] - first, image), 1)
+                step.matrix.append(
+                    self.context.command(
+                        Unit.MATRIX,
+                        **stream,
+                        **self._fields(part.rows, part.block, 1, run, taps),
+                        a_base=base.plus(at * self.x.block(self.config.n)),
+                        acc_base=acc.plus((low - part.start) * self.strip.count),
+                        w_base=weights.plus(self._weight(taps)),
+                    )
+                )
+            how = self.p.fields(block * multiplier, step) if self.p else {}
+            for name in ("p", "b"):
+                if f"{name}_base" in how:
+                    pitch = how[f"{name}_n"]
+                    assert isinstance(pitch, int)
+                    how[f"{name}_base"] = _plus(how[f"{name}_base"], made * pitch)
+            drain.add(step, acc, how, part.start, part.rows, part.block, 1, stored=part.tile)
+            if not self.x.on_chip:
+                # Rows cannot be requested before the last part that reads others of their buffer has begun.
+                ahead = self._rows_ahead(parts, number, start, rows)
+                self._load_x(load, (part.start, max(ahead - part.start, part.rows)), step)
+            yield step
+
+    def _rows_ahead(self, parts: list[BlockPart], number: int, start: int, rows: int) -> int:
+        """Return the end of the output rows whose input is requested before a part of a load is computed.
+
+        While the first block and output of a tile are computed, these are the rows of the next part, and then those of
+        the next tile.
+        """
+        part, after = parts[number], parts[min(number + 1, len(parts) - 1)]
+        if (part.block, part.output) == (parts[0].block, parts[0].output):
+            return after.start + after.rows
+        return min(start + (part.start - start) // self.rows * self.rows + 2 * self.rows, start + rows)
 
     def _commands(self, blocks: int) -> list[tuple[int, int, ColumnPhases]]:
         """Return the first channel block, the number of blocks and the columns of each command of a pass."""

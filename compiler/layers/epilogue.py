@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from compiler.commands.commands import (
     BlockedLayout,
@@ -151,6 +152,15 @@ class Biases(Parameters):
         ]
 
 
+class StoredTile(NamedTuple):
+    """Results that one STORE writes: output rows and channel blocks, given by the first one and their number."""
+
+    start: int
+    rows: int
+    block: int
+    blocks: int
+
+
 class Epilogue:
     """Code generator that drains tiles of an image from the accumulator.
 
@@ -204,6 +214,8 @@ class Epilogue:
         size = rows * self.y.w * min(columns * self.lanes, self.channels) + context.config.n
         buffers = context.schedule.y_buffers
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size * self.bytes, buffers)
+        #: Results that are stored together and are not complete, and their address.
+        self.stored: tuple[StoredTile, BufferRef] | None = None
         self.table = None if drain.table is None else context.tables(name, drain.table)
         #: Bytes of an element of the second summand.
         self.other_bytes = DTYPE_BYTES[Dtype.I32] if self._adds_sums else self.bytes
@@ -232,6 +244,7 @@ class Epilogue:
         blocks: int,
         shared: SharedRows | None = None,
         of_shared: Sequence[dict[str, int | BufferRef]] = (),
+        stored: StoredTile | None = None,
     ) -> None:
         """Add to a step the drain of `rows` output rows from `start`, for `blocks` channel blocks from `block`.
 
@@ -244,13 +257,20 @@ class Epilogue:
             blocks, group by group.
         of_shared : sequence of dict
             Fields that select the parameters of each of these blocks.
+        stored : StoredTile or None
+            Results that are stored together when the last ones of them are drained; None: those that are drained.
         """
+        whole = stored or StoredTile(start, rows, block, blocks)
         lanes = min(blocks * self.lanes, self.channels - block * self.lanes)
-        first, width = (self.channel + block * self.lanes) * self.bytes, lanes * self.bytes
+        first, width = self._bytes_of(whole)
         pixels = rows * self.y.w
-        address, pixel = (
-            (self.y.address(start, 0, first), self.y.pixel) if self.y.on_chip else (self.out.next(), width)
-        )
+        if self.y.on_chip:
+            own = (self.channel + block * self.lanes) * self.bytes
+            base, pixel = self.y.address(start, 0, own), self.y.pixel
+            address = base
+        else:
+            base, pixel = self._target(stored), width
+            address = base.plus(_offset(whole, start, block, self.y.w * width, self.lanes * self.bytes))
         fields: dict[str, int | BufferRef] = {
             "stage": self._stage(step),
             "a_base": acc,
@@ -269,16 +289,34 @@ class Epilogue:
             "clip_hi": self.drain.clip[1],
         }
         apart = self.rows_apart or shared is not None or not self.y.even
-        fields |= self._residual(step, start, pixels, self.channel + block * self.lanes, lanes, apart=apart)
+        fields |= self._residual(step, start, block, whole, apart=apart)
         commands = self._parts(fields, start, rows)
         if shared:
             commands = self._shared_rows(fields, rows, blocks - 1, shared, of_shared)
         step.fuse += [self.context.command(Unit.FUSE, **each) for each in commands]
-        if not self.y.on_chip:
+        if not self.y.on_chip and self._completes(whole, start + rows, block + blocks):
+            self.stored = None
             step.stores += [
                 self.context.command(Unit.STORE, **each)
-                for each in self._stored(address, start, rows, first, width)
+                for each in self._stored(base, whole.start, whole.rows, first, width)
             ]
+
+    def _bytes_of(self, tile: StoredTile) -> tuple[int, int]:
+        """Return the first byte of each pixel of a tile, and the number of bytes."""
+        lanes = min(tile.blocks * self.lanes, self.channels - tile.block * self.lanes)
+        return (self.channel + tile.block * self.lanes) * self.bytes, lanes * self.bytes
+
+    def _completes(self, tile: StoredTile, row: int, block: int) -> bool:
+        """Return True if all results of a tile are drained with those up to a row and a block."""
+        return (row, block) == (tile.start + tile.rows, tile.block + tile.blocks)
+
+    def _target(self, stored: StoredTile | None) -> BufferRef:
+        """Return the address of the results of a tile: a new one, unless some of its results are there."""
+        if stored is not None and self.stored is not None and self.stored[0] == stored:
+            return self.stored[1]
+        address = self.out.next()
+        self.stored = None if stored is None else (stored, address)
+        return address
 
     def _stored(
         self, address: BufferRef, start: int, rows: int, first: int, width: int
@@ -362,28 +400,30 @@ class Epilogue:
         return {"x_count": self.y.w, "y_count": rows, "a_u": self.y.w, "a_v": 1, "u_y": 1, "v_x": 1}
 
     def _residual(
-        self, step: TileStep, start: int, pixels: int, channel: int, lanes: int, *, apart: bool
+        self, step: TileStep, start: int, block: int, whole: StoredTile, *, apart: bool
     ) -> dict[str, int | BufferRef]:
-        """Return the fields that read the second summand; `channel` and `lanes` are the tile's channels.
+        """Return the fields that read the second summand from row `start` and from a block of channels on.
 
-        `apart` is True if rows are a separate dimension.
+        The summand of all results of `whole` is loaded at once. `apart` is True if rows are a separate dimension.
         """
         residual = self.drain.residual
         if residual is None:
             return {}
-        first, width = channel * self.other_bytes, lanes * self.other_bytes
-        layout = self._summand()
+        first, width = (each // self.bytes * self.other_bytes for each in self._bytes_of(whole))
+        pitch, layout = self.lanes * self.other_bytes, self._summand()
         if layout.on_chip:
-            address, pixel, row = layout.address(start, 0, first), layout.pixel, layout.row
+            address = layout.address(start, 0, first + (block - whole.block) * pitch)
+            pixel, row = layout.pixel, layout.row
         else:
-            address = self.other.get((self.number, self.column, start, pixels, first, width), step)
             pixel, row = width, self.y.w * width
+            key = (self.number, self.column, whole.start, whole.rows * self.y.w, first, width)
+            address = self.other.get(key, step).plus(_offset(whole, start, block, row, pitch))
         stream = "b" if self._adds_sums else "r"
         rows = {f"{stream}_y": row} if apart else {}
         walk = {
             f"{stream}_base": address,
             f"{stream}_x": pixel,
-            f"{stream}_n": self.lanes * self.other_bytes,
+            f"{stream}_n": pitch,
         }
         return {**walk, **rows, **residual.fields}
 
@@ -396,6 +436,11 @@ class Epilogue:
         layout = self._summand()
         lines = image_lines(layout, pixels // layout.w, width, "dst", width)
         return [self.context.command(Unit.LOAD, dram=layout.address(start, 0, first), dst=address, **lines)]
+
+
+def _offset(whole: StoredTile, start: int, block: int, row: int, pitch: int) -> int:
+    """Return the distance of a row and a block from the first ones of a tile, given the distances of adjacent ones."""
+    return (start - whole.start) * row + (block - whole.block) * pitch
 
 
 def _distance(fields: dict[str, int | BufferRef], stream: str, dimension: str) -> int:

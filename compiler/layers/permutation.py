@@ -250,6 +250,9 @@ def regions(walk: Walk, lane: int, engine: Engine) -> Iterator[TileGroup]:
     n = engine.n
     total, pitch, step = walk.dims[lane]
     others = [dim for index, dim in enumerate(walk.dims) if index != lane]
+    while total % n and (more := [dim for dim in others if dim[1:] == (total * pitch, total * step)]):
+        others.remove(more[0])
+        total *= more[0][0]
     chosen, rest = _digits(others, engine)
     copies = tuple(dim for dim in rest if dim[1] == 0)
     rest = [dim for dim in rest if dim[1] != 0]
@@ -350,6 +353,22 @@ def lines_index(walk: Walk, byte: int) -> int | None:
     return next((i for i, dim in enumerate(walk.dims) if dim[0] > 1 and dim[1:] == (1, count)), None)
 
 
+def collected_from(dims: Sequence[Dim]) -> list[int]:
+    """Return the dimensions of the source's lines that a line of the destination collects, the innermost first.
+
+    They are the innermost dimensions of the destination up to the one along which elements of the source are adjacent.
+    """
+    size = next((count for count, x, y in dims if (x, y) == (1, 1)), 1)
+    found = list[int]()
+    for index in sorted(range(len(dims)), key=lambda i: dims[i][2]):
+        _, x, y = dims[index]
+        if x == size or x == 0:
+            break
+        if y >= size and (x, y) != (1, 1):
+            found.append(index)
+    return found
+
+
 @dataclass(frozen=True)
 class Box:
     """Part of a copy, with the layouts of its elements in the scratchpad.
@@ -363,11 +382,14 @@ class Box:
         Source and destination.
     n : int
         Number of lanes.
+    collected : bool
+        True if the lines that a line of the destination collects bytes from are loaded in the order of these bytes.
     """
 
     walk: Walk
     ends: Ends
     n: int
+    collected: bool = False
 
     @cached_property
     def _source(self) -> tuple[tuple[int, ...], Walk, int]:
@@ -379,15 +401,19 @@ class Box:
         if self.ends.x_here:
             return tuple(x for _, x, _ in dims), Walk(()), 0
         steps, line, size, outer = [0] * len(dims), 1, 1, list[Dim]()
-        for index in sorted((i for i, dim in enumerate(dims) if dim[1]), key=lambda i: dims[i][1]):
+        apart = collected_from(dims) if self.collected else []
+        order = sorted((i for i, dim in enumerate(dims) if dim[1]), key=lambda i: dims[i][1])
+        while order and order[0] not in apart:
+            count, x, _ = dims[order[0]]
+            if count > 1 and x > line + self.n:
+                break
+            steps[order.pop(0)] = x
+            line = size = (count - 1) * x + line
+        for index in (*apart, *(i for i in order if i not in apart)):
             count, x, _ = dims[index]
-            if not outer and (count == 1 or x <= line + self.n):
-                steps[index] = x
-                line = size = (count - 1) * x + line
-            else:
-                steps[index] = size
-                outer.append((count, x, size))
-                size *= count
+            steps[index] = size
+            outer.append((count, x, size))
+            size *= count
         return tuple(steps), Walk((*outer, (line, 1, 1)), self.walk.x, 0), size
 
     @cached_property
@@ -546,6 +572,8 @@ class BoxPlan:
         Largest loaded, intermediate and permuted box in bytes; 0 for those that do not exist.
     cycles : float
         Estimated cycles of all boxes.
+    collected : bool
+        True if lines are loaded in the order of the bytes that a line of the destination collects from them.
     """
 
     walk: Walk
@@ -556,6 +584,7 @@ class BoxPlan:
     work: UnitWork
     sizes: tuple[int, int, int]
     cycles: float
+    collected: bool = False
 
     @property
     def boxes(self) -> int:
@@ -573,7 +602,7 @@ class BoxPlan:
                 for (total, a, b), size, start in zip(self.walk.dims, self.counts, starts, strict=True):
                     dims.append((min(size, total - start), a, b))
                     x, y = x + start * a, y + start * b
-                yield Box(Walk(tuple(dims), x, y), self.ends, n)
+                yield Box(Walk(tuple(dims), x, y), self.ends, n, self.collected)
                 return
             index = order[depth]
             for start in range(0, self.walk.dims[index][0], self.counts[index]):
@@ -600,8 +629,18 @@ def _pair(walk: Walk) -> int | None:
     return next((i for i, (count, _, y) in enumerate(walk.dims) if (count, y) == (2, 1)), None)
 
 
-def _ways(walk: Walk, ends: Ends, n: int) -> Iterator[tuple[Mode, int]]:
-    """Yield the ways to permute the boxes of a copy: mode, and the index of a dimension."""
+def _ways(walk: Walk, ends: Ends, n: int) -> Iterator[tuple[Mode, int, bool]]:
+    """Yield the ways to permute the boxes of a copy: mode, index of a dimension, and whether lines are collected."""
+    ways = list(_in_order(walk, ends, n))
+    yield from ((*way, False) for way in ways)
+    few = len(collected_from(walk.dims)) > 1 and not ends.x_here
+    for mode, along in ways:
+        if few and mode in (Mode.TURN, Mode.TURN_PAIRS) and walk.dims[along][0] % n:
+            yield mode, along, True
+
+
+def _in_order(walk: Walk, ends: Ends, n: int) -> Iterator[tuple[Mode, int]]:
+    """Yield the ways to permute boxes whose lines are in the order of the source: mode, and index of a dimension."""
     if not ends.rescale and not ends.y_here:
         yield Mode.STORE, 0
     yield Mode.COPY, 0
@@ -726,7 +765,9 @@ def _grow(walk: Walk, ends: Ends, engine: Engine, most: int) -> BoxPlan | None:
     return min((each for each in found if each is not None), key=lambda each: each.cycles, default=None)
 
 
-def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along: int) -> BoxPlan | None:
+def _grown(
+    walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along: int, collected: bool
+) -> BoxPlan | None:
     choices = [_sizes_of(dim[0], engine.n) for dim in walk.dims]
     if mode == Mode.TURN_PAIRS:
         choices[cast(int, _pair(walk))] = [2]
@@ -738,7 +779,7 @@ def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along:
         """Return the plan for the sizes `at`, after its work if each box began at a bus beat."""
         counts = tuple(sizes[index] for sizes, index in zip(choices, at, strict=True))
         dims = tuple((count, *dim[1:]) for count, dim in zip(counts, walk.dims, strict=True))
-        box = Box(Walk(dims), ends, engine.n)
+        box = Box(Walk(dims), ends, engine.n, collected)
         loaded, permuted = box.sizes
         if mode == Mode.STORE:
             permuted = 0
@@ -762,8 +803,10 @@ def _grown(walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along:
             times = prod(_boxes_along(dim[0], count, mode) for dim, count in pairs)
             total = placed(box, work).times(times)
             cycles = _many_cycles(total, boxes, mode)
-            return work.total * times, BoxPlan(walk, ends, counts, mode, along, total, sizes, cycles)
-        plan = BoxPlan(walk, ends, counts, mode, along, work, sizes, 0.0)
+            return work.total * times, BoxPlan(
+                walk, ends, counts, mode, along, total, sizes, cycles, collected
+            )
+        plan = BoxPlan(walk, ends, counts, mode, along, work, sizes, 0.0, collected)
         found = {dims: (work.total, placed(box, work))}
         works = list[tuple[float, UnitWork]]()
         for part in plan.parts(engine.n):

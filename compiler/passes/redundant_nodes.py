@@ -260,7 +260,8 @@ def join_moves(graph: Graph, pinned: Collection[str] = ()) -> Graph:
 
     Pairs that cancel become nodes without effect. The first node of a pair has no other consumers, or the pair cancels.
     A concatenation of all slices with the same step of a tensor (the "focus" of detection networks) becomes a reshape,
-    a transpose and a reshape, which read the tensor once.
+    a transpose and a reshape, and one of slices along the same dimension (a roll) becomes a gather: these read the
+    tensor once.
     """
     graph = _without_joined_slices(graph, pinned)
     changed: dict[str, Node] = {}
@@ -293,6 +294,14 @@ def _without_joined_slices(graph: Graph, pinned: Collection[str]) -> Graph:
         found = None
         if node.op == "concat" and not {*node.inputs, *node.outputs} & {*pinned}:
             found = _joined_slices(graph, node)
+            if found is None and (gathered := _gathered(graph, node)) is not None:
+                x, order = gathered
+                name = unused_name(f"{node.name}:order", graph.tensors, made)
+                made[name] = Tensor(name, order.shape, "int32", None, order)
+                axis = node.attributes["axis"] % len(x.shape)
+                instead[node.name] = [
+                    replace(node, op="gather", inputs=(x.name, name), attributes={"axis": axis})
+                ]
         if found is None:
             continue
         x, steps, order = found
@@ -352,6 +361,30 @@ def _joined_slices(graph: Graph, node: Node) -> tuple[Tensor, tuple[int, ...], t
         if wanted == starts:
             return x, steps, order
     return None
+
+
+def _gathered(graph: Graph, node: Node) -> tuple[Tensor, NDArray[np.int32]] | None:
+    """Return the tensor whose slices a concatenation joins in another order along one axis, and the indices on it.
+
+    None for the last axis: channels are followed through slices and concatenations.
+    """
+    y, rank = graph.out(node), len(graph.out(node).shape)
+    if not -rank <= node.attributes["axis"] < rank or node.attributes["axis"] % rank == rank - 1:
+        return None
+    axis, order, x = node.attributes["axis"] % rank, list[int](), _sliced(graph, node.inputs[0])[0]
+    if (x.dtype, x.quantization) != (y.dtype, y.quantization) or x.constant or len(x.shape) != rank:
+        return None
+    for name in node.inputs:
+        source, start, step = _sliced(graph, name)
+        shape = graph.tensors[name].shape
+        others = [i for i in range(rank) if i != axis]
+        whole = all((start[i], step[i], shape[i]) == (0, 1, x.shape[i]) for i in others)
+        if source is not x or not whole or name in graph.outputs or len(graph.consumers(name)) > 1:
+            return None
+        order += [start[axis] + number * step[axis] for number in range(shape[axis])]
+    if order == list(range(x.shape[axis])) or not all(0 <= index < x.shape[axis] for index in order):
+        return None
+    return x, np.array(order, np.int32)
 
 
 def _sliced(graph: Graph, name: str) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:

@@ -108,7 +108,9 @@ class LayerSchedule:
     param_buffers : int
         Number of parameter buffers, each for `param_blocks` blocks.
     order : str
-        Outer loop: "rows" reuses the input of a tile for all weights, "channels" reuses the weights for all tiles.
+        Outer loop: "rows" reuses the input of a tile for all weights, "channels" reuses the weights for all tiles. Of
+        a depthwise convolution: with "channels", the blocks of a tile are computed one after the other, in parts of as
+        many rows as the accumulator holds twice; `split_first_tile` and `split_last_tile` apply only to such tiles.
     x_buffers, w_buffers, y_buffers, acc_buffers : int
         Number of buffers for tiles of the input, weights, results (at most 256) and sums. Only data that is loaded from
         or stored to DRAM has buffers.

@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from compiler.api import compile
 from compiler.bench.single_layer import X_ZERO, Y_ZERO, OneLayer, random_int8, requantize
 from compiler.ir.graph import Graph
 from compiler.layers.depthwise import DepthwiseLayer, column_order, consecutive_phases
+from compiler.reference import evaluate
+from compiler.runtime.session import Session, dram_bytes
+from cosim.golden import GoldenDevice
 from hw.config import load_target
+from hw.errors import InputError
 from tests.layers.test_thin_convolutions import Convolution
-from tests.support.graphs import Draft, check
+from tests.support.graphs import Draft, check, run_on
 
 TARGETS = ("n4", "n8", "n16", "n32")
 
@@ -167,7 +172,80 @@ PLAIN = Depthwise(28, 28, inputs=1, outputs=1, groups=64)
         (replace(PLAIN, kernel=(7, 7), strides=(2, 2), pad=3), 0.53),
         (replace(PLAIN, h=56, w=56, kernel=(7, 7), strides=(2, 2), pad=3), 0.63),
         (replace(PLAIN, h=56, w=56, groups=24, kernel=(7, 7), strides=(2, 2), pad=3), 0.55),
+        (replace(PLAIN, h=56, w=56, groups=24, kernel=(5, 5), pad=2), 0.73),
+        (replace(PLAIN, h=56, w=56, groups=72, kernel=(5, 5), pad=2), 0.76),
+        (replace(PLAIN, h=56, w=56, groups=88, kernel=(5, 5), pad=2), 0.77),
+        (replace(PLAIN, kernel=(5, 5), pad=2), 0.74),
+        (replace(PLAIN, groups=120, kernel=(5, 5), pad=2), 0.75),
+        (replace(PLAIN, h=14, w=14, groups=200, kernel=(5, 5), pad=2), 0.665),
+        (replace(PLAIN, h=56, w=56, groups=88), 0.93),
+        (replace(PLAIN, h=56, w=56, groups=120, kernel=(7, 7), strides=(2, 2), pad=3), 0.64),
+        (replace(PLAIN, h=56, w=56, outputs=2, strides=(2, 2)), 0.66),
+        (replace(PLAIN, h=56, w=56, outputs=2, kernel=(5, 5), pad=2), 0.59),
     ],
 )
 def test_cycles(shape: Depthwise, share: float) -> None:
     assert limit(shape) / shape.cycles() >= share
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("target", TARGETS)
+def test_blocks_one_after_the_other_are_exact(target: str, seed: int) -> None:
+    """Random schedules whose tiles of several channel blocks are computed in parts of one block."""
+    rng = np.random.default_rng(seed)
+    shape = replace(strided(rng), strides=(int(rng.integers(1, 4)), int(rng.integers(1, 4))))
+    graph, x, wanted = shape.case(rng)
+    network = compile(graph, target)
+    (name,) = network.schedule.layers
+    ran = 0
+    for _ in range(6):
+        schedule = replace(
+            network.schedule.layers[name],
+            order="channels",
+            rows=int(rng.integers(1, 12)),
+            rows_per_load=int(rng.integers(1, 24)),
+            columns=int(rng.integers(1, 6)),
+            x_buffers=int(rng.integers(1, 4)),
+            y_buffers=int(rng.integers(1, 4)),
+            acc_buffers=int(rng.integers(1, 4)),
+            strip_width=int(rng.choice([7, 999])),
+            split_first_tile=bool(rng.integers(2)),
+            split_last_tile=bool(rng.integers(2)),
+        )
+        try:
+            made = compile(graph, target, schedule=replace(network.schedule, layers={name: schedule}))
+        except InputError as error:
+            assert "fit" in str(error)  # a random schedule may need too much memory
+            continue
+        with GoldenDevice(made.config, dram_bytes(made)) as device:
+            assert np.array_equal(Session(device, made).run({"x": x})["y"], wanted), schedule
+        ran += 1
+    assert ran
+
+
+@pytest.mark.parametrize("op", ["add", "tanh", "tail"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_blocks_one_after_the_other_before_other_operators(dtype: str, op: str) -> None:
+    draft = Draft(np.random.default_rng(3))
+    x = draft.input((2, 21, 23, 72), dtype)
+    window = {"strides": (1, 1), "pads": (2, 2, 2, 2), "dilations": (1, 1)}
+    weights = draft.constant((5, 5, 72), dtype)
+    y = draft.node("depthwise_conv2d", [x, weights], x.shape, dtype=dtype, scale=30.0, **window)
+    if op == "add":
+        y = draft.node("add", [y, draft.input(x.shape, dtype)], x.shape, dtype=dtype, scale=20.0)
+    elif op == "tanh":
+        y = draft.node("tanh", [y], y.shape, dtype=dtype, scale=1 / 128)
+    outputs = [y]
+    if op == "tail":  # the result is in the scratchpad, and in the next layer the input
+        outputs = [draft.node("depthwise_conv2d", [y, weights], x.shape, dtype=dtype, scale=900.0, **window)]
+    graph = draft.graph.finish([each.name for each in outputs])
+    first, inputs = compile(graph, "n16", rounding="reference"), draft.random_inputs()
+    layers = {
+        name: replace(each, order="channels", columns=4, rows=9, rows_per_load=12, split_last_tile=True)
+        for name, each in first.schedule.layers.items()
+    }
+    network = compile(graph, "n16", rounding="reference", schedule=replace(first.schedule, layers=layers))
+    wanted = evaluate(graph, inputs, rounding="reference")
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        found = run_on(device, network, inputs)
+    assert all(np.array_equal(found[each.name], wanted[each.name]) for each in outputs)

@@ -250,6 +250,20 @@ def focus(h: int, w: int, c: int) -> tuple[Graph, Expected]:
     return build.graph.finish(["y"]), lambda x: np.concatenate([x[:, i::2, j::2] for _, i, j, _ in starts], 3)
 
 
+def roll(shape: Shape, axis: int, by: int) -> tuple[Graph, Expected]:
+    """Return a concatenation of two slices, which rotates a tensor along an axis, and the same in numpy."""
+    build, start = GraphBuilder("roll"), shape[axis] - by
+    x = build.graph.add_input(Tensor("x", shape, "int8", Q))
+    parts = []
+    for number, (first, size) in enumerate(((start, by), (0, start))):
+        sizes = tuple(size if i == axis else n for i, n in enumerate(shape))
+        limits = {"starts": tuple(first if i == axis else 0 for i in range(len(shape))), "sizes": sizes}
+        part = Tensor(f"part{number}", sizes, "int8", Q)
+        parts.append(build.node(part.name, "slice", [x], part, steps=(1,) * len(shape), **limits))
+    build.node("join", "concat", parts, Tensor("y", shape, "int8", Q), axis=axis)
+    return build.graph.finish(["y"]), lambda x: np.roll(x, by, axis)
+
+
 def nearest(h: int, w: int, c: int, factor: int) -> tuple[Graph, Expected]:
     """Return an enlargement by an integer factor, and the same in numpy."""
     size = (h * factor, w * factor)
@@ -303,6 +317,12 @@ def _run(device: Device, graph: Graph, expected: Expected, target: str) -> int:
         nearest_to(22, 30, 5, (33, 45)),
         nearest_to(16, 24, 20, (28, 30)),
         focus(26, 30, 3),
+        transpose((5, 31, 33), (2, 1, 0)),
+        transpose((3, 11, 13, 21), (3, 1, 2, 0)),
+        transpose((3, 12, 23), (2, 1, 0), "int16"),
+        transpose((5, 7, 9, 3, 11), (1, 2, 4, 0, 3)),
+        roll((1, 13, 14, 20), 2, 3),
+        roll((1, 13, 14, 20), 1, 6),
     ],
 )
 def test_moves_equal_numpy(graph: Graph, expected: Expected, target: str) -> None:
@@ -322,6 +342,11 @@ SHARES = (
     (transpose((7, 9000), (1, 0)), 2 * 63_000, 0.82),
     (transpose((9000, 7), (1, 0)), 2 * 63_000, 0.92),
     (transpose((90, 12, 64), (1, 0, 2)), 2 * 69_120, 0.9),
+    (transpose((5, 130, 99), (2, 1, 0)), 2 * 64_350, 0.82),
+    (transpose((2, 20, 30, 50), (3, 2, 1, 0)), 2 * 60_000, 0.82),
+    (transpose((2, 20, 30, 50), (3, 1, 2, 0)), 2 * 60_000, 0.83),
+    (transpose((8, 14, 14, 3, 14), (1, 2, 4, 0, 3)), 2 * 65_856, 0.8),
+    (roll((1, 56, 56, 96), 2, 3), 2 * 301_056, 0.98),
     (shuffle(14, 14, 464, 4), 2 * 90_944, 0.8),
     (nearest(16, 16, 100, 2), 5 * 25_600, 0.8),
     (shuffle(28, 29, 88, 4), 2 * 71_456, 0.9),

@@ -260,3 +260,19 @@ def test_slices_that_are_not_all_different_remain(starts: tuple[int, ...]) -> No
     y = draft.node("concat", parts, (1, 3, 4, 5 * len(parts)), like=x, axis=3)
     graph = draft.graph.finish([y.name])
     assert "transpose" not in {each.op for each in reduced_like(graph, draft)}
+
+
+@pytest.mark.parametrize("axis", [1, -2, 3])
+def test_slices_along_one_axis_in_another_order_become_a_gather(axis: int) -> None:
+    """A roll reads its operand once; channels, the last axis, stay slices, which channels are followed through."""
+    draft = Draft(np.random.default_rng(9))
+    x = draft.input((1, 6, 7, 5))
+    parts = []
+    for start, end in ((2, x.shape[axis]), (0, 2)):
+        shape = tuple(end - start if i == axis % 4 else n for i, n in enumerate(x.shape))
+        at = tuple(start if i == axis % 4 else 0 for i in range(4))
+        parts.append(draft.node("slice", [x], shape, like=x, starts=at, sizes=shape, steps=(1, 1, 1, 1)))
+    y = draft.node("concat", parts, x.shape, like=x, axis=axis)
+    graph = draft.graph.finish([y.name])
+    found = [each.op for each in reduced_like(graph, draft)]
+    assert found == (["gather"] if axis % 4 < 3 else ["slice", "slice", "concat"])
