@@ -49,7 +49,8 @@ PRELUS = (
     ((1, 14, 14, 512), (512,), False, 0.93),
     ((1, 112, 112, 3), (3,), True, 0.92),
     ((1, 28, 28, 72), (28, 28, 72), False, 0.90),
-    ((1, 28, 28, 72), (28, 28, 72), True, 0.69),
+    ((1, 28, 28, 72), (28, 28, 72), True, 0.90),
+    ((1, 56, 56, 64), (56, 56, 64), True, 0.95),
 )
 #: Operator, shape, size and stride of the windows, True for padding, and minimum share.
 POOLS = (
