@@ -430,7 +430,9 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
         store = 0.0 if context.y_on_chip else lines(rows * y.w, lanes * size, x.c * size, n)
         fuse = _fuse_cycles(layer, method, n, rows, x.w, y.w, lanes)
         fuse = max(fuse, _matrix_cycles(method, n, high, x.w, lanes))
-        if (rows_first or added) and fuse < 4 * _PASS_LATENCY:  # each of four commands waits for the one before the last
+        if (
+            rows_first or added
+        ) and fuse < 4 * _PASS_LATENCY:  # each of four commands waits for the one before the last
             fuse = 4 * _PASS_LATENCY
         if (rows_first or added) and rows == 1:  # nothing is computed meanwhile
             fuse += _PASS_LATENCY

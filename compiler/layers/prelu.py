@@ -221,7 +221,10 @@ def prelu_tilings(context: TilingContext, layer: PReluLayer) -> Tilings:
     total = ceil_div(y.h * y.w * y.c, n)
     for rows, (of_x, of_y) in product(cuts(total), _BUFFERS):
         held = of_x * (1 + (not context.x_on_chip)) + of_y * (not context.y_on_chip) + 2
-        if rows * held * n + (1 + all(layer.signs)) * n * n > context.free or _COPIES * rows > context.acc_rows:
+        if (
+            rows * held * n + (1 + all(layer.signs)) * n * n > context.free
+            or _COPIES * rows > context.acc_rows
+        ):
             continue
         load, store = rows * (1 + (not context.x_on_chip)), rows * (not context.y_on_chip)
         work = rows * _ROW_CYCLES + 2 * STAGGERED_PASS_CYCLES
@@ -288,7 +291,7 @@ class PReluSteps(ElementwiseSteps):
         return made
 
     def steps(self) -> list[TileStep]:
-        """Generate the steps of all tiles; the positive part of a tile precedes the step in which MATRIX subtracts it."""
+        """Generate the steps of all tiles; a positive part precedes the step in which MATRIX subtracts it."""
         before, steps = TileStep(), super().steps()
         if not self.both:
             return steps
@@ -329,7 +332,10 @@ class PReluSteps(ElementwiseSteps):
             fields = {"a_base": x, "a_v": n, "v_x": 1, "x_count": count, "clip_lo": layer.x_zp}
         else:
             source = FUSE_SRC.pack(requant=Requant.IMM, rounding=layer.rounding)
-            fields = self._rows(count, acc) | {"mult": layer.positive[0], "shifts": bytes_word(layer.positive[1])}
+            fields = self._rows(count, acc) | {
+                "mult": layer.positive[0],
+                "shifts": bytes_word(layer.positive[1]),
+            }
             fields |= {"zp": layer.y_zp, "clip_lo": layer.y_zp, "clip_hi": layer.clip[1]}
             self._copy(step, x, acc, count)
         stage = FUSE_STAGE.pack(d_dst=1, d_dtype=self._above_dtype)

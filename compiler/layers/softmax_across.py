@@ -210,8 +210,8 @@ _MAX_SQUARE_COLUMNS = 8
 _PRODUCT_SHIFT = 4
 #: Distances of reciprocals from the rounded ones that are tried, so that their factors are almost integers.
 _TRIED = 24
-#: Largest operands of products: 1 minus a deviation, the factor 1, and the reciprocal of the smallest sum, which is less
-#: than the factor, so that next reciprocals have factors with other fractions.
+#: Largest operands of products: 1 minus a deviation, the factor 1, and the reciprocal of the smallest sum, which is
+#: less than the factor, so that next reciprocals have factors with other fractions.
 _ONE_OPERAND, _FACTOR_OPERAND, _RECIPROCAL_OPERAND = (
     part * (1 << _FACTOR_BITS - 1) for part in (0.96, 0.97, 0.76)
 )
@@ -310,13 +310,14 @@ class SquareReciprocals:
         index = np.maximum(np.arange(256), round(self.first))
         # The slope in a segment is that of the cubic function of the deviation, up to half a segment.
         slope = 1 + 3 / 32 / index**2
-        near = np.rint(_RECIPROCAL_OPERAND * self.first / index * slope) + np.arange(-_TRIED, _TRIED + 1)[:, None]
+        near = (
+            np.rint(_RECIPROCAL_OPERAND * self.first / index * slope)
+            + np.arange(-_TRIED, _TRIED + 1)[:, None]
+        )
         low = np.linspace(-(1 << _SEGMENT_BITS - 1), 1 << _SEGMENT_BITS - 1, 33)[:, None, None]
         error = low * near / 2.0**self.shift / self.one
         wanted = _RECIPROCAL_OPERAND * self.first / (index + low / (1 << _SEGMENT_BITS)) / near
-        deviation = (wanted - (1 - error + error**2)) * self._unit + (
-            _FACTOR_OPERAND - self.factor
-        )
+        deviation = (wanted - (1 - error + error**2)) * self._unit + (_FACTOR_OPERAND - self.factor)
         corrected = np.rint((deviation.max(0) + deviation.min(0)) / 2)
         best = (np.abs(deviation - corrected).max(0) * near).argmin(0), np.arange(256)
         entries = (corrected[best].astype(np.int64) << _FACTOR_BITS) + near[best].astype(np.int64)
@@ -589,9 +590,7 @@ _Begun = tuple[BufferRef, int, BufferRef]
 class _TiledSteps:
     """Tiles of a softmax over the columns of images, and the buffers of their elements and results."""
 
-    def __init__(
-        self, context: CodegenContext, layer: "SoftmaxLayer", least: int, *, separate: bool = False
-    ):
+    def __init__(self, context: CodegenContext, layer: "SoftmaxLayer", least: int, *, separate: bool = False):
         self.context, self.layer, self.n = context, layer, context.config.n
         self.x, self.y = context.layouts[layer.x], context.layouts[layer.y]
         shape, name, s = layer.shapes[layer.x], layer.name, context.schedule
@@ -794,7 +793,7 @@ class AcrossSteps(_TiledSteps):
         if self.paired:
             count = self.rows * _few_passes(layer, paired=True)
             self.differences = BufferRotation(BufferMemory.ACC, f"{name}.pairs", count, 2)
-            signs = context.constant(f"{name}.signs", np.repeat(np.int8([-1, 1]), self.n))
+            signs = context.constant(f"{name}.signs", np.repeat(np.array([-1, 1], np.int8), self.n))
             self.signs = TileBuffers(
                 CircularBuffer(BufferMemory.SP, f"{name}.signs", signs.size),
                 lambda _, address: [
@@ -925,7 +924,13 @@ class AcrossSteps(_TiledSteps):
         for image, row, count, rows in self._parts(number, parts):
             at = image * of_image + row
             fields: _Fields = {"n_count": count, "y_count": rows, "wx_count": pairs, "a_base": to.plus(at)}
-            fields |= {"a_n": of_image, "a_u": 1, "a_v": self.rows, "d_base": maxima.plus(at), "d_n": of_image}
+            fields |= {
+                "a_n": of_image,
+                "a_u": 1,
+                "a_v": self.rows,
+                "d_base": maxima.plus(at),
+                "d_n": of_image,
+            }
             fields |= {"r_base": x.plus(image * self.columns * pitch + row * n), "r_n": self.columns * pitch}
             fields |= {"r_y": n, "r_wx": 2 * pitch, "d_y": 1, "clip_lo": 0, "clip_hi": 255}
             fields |= {"x_mult": 1, "r_mult": 1, "o_mult": 1, "r_shifts": bytes_word(0, 0, _SAME)}
@@ -944,7 +949,9 @@ class AcrossSteps(_TiledSteps):
         dtype = self.layer.shapes[self.layer.x].dtype
         return FUSE_SRC.pack(a_src=1, a_dtype=dtype, b_src=BSource.ACC, op=Op.SUB)
 
-    def _multipliers(self, step: TileStep, number: int, tile: _Begun, between: Sequence[Command | None]) -> BufferRef:
+    def _multipliers(
+        self, step: TileStep, number: int, tile: _Begun, between: Sequence[Command | None]
+    ) -> BufferRef:
         """Add the sums of a tile and their reciprocals to a step, with other commands, or None, between them; return
         the address of the reciprocals in DRAM.
         """
@@ -977,7 +984,9 @@ class AcrossSteps(_TiledSteps):
             last = self._iterations(step, self.reciprocals, add, wait)
         step.fuse += [each for each in others if each]
         found, passed = self.found.next(), self.passed.next()
-        stage = FUSE_STAGE.pack(d_dst=1, d_dtype=Dtype.I32, reduce=Reduce.SUM if last.products else Reduce.NONE)
+        stage = FUSE_STAGE.pack(
+            d_dst=1, d_dtype=Dtype.I32, reduce=Reduce.SUM if last.products else Reduce.NONE
+        )
         add(found, *last.rows, stage=stage, d_y=4 * self.n, **last.fields)
         step.stores.append(self.context.command(Unit.STORE, dram=passed, src=found, len=4 * self.n * rows))
         return passed
@@ -1143,7 +1152,9 @@ class AcrossSteps(_TiledSteps):
         out = []
         for image, row, count, rows in self._parts(number, parts):
             at = image * of_image + row
-            multipliers = slots.plus(at) if slots else self._slots(step, count * rows, passed.plus(4 * n * at))
+            multipliers = (
+                slots.plus(at) if slots else self._slots(step, count * rows, passed.plus(4 * n * at))
+            )
             fields: _Fields = {
                 "n_count": count,
                 "y_count": columns,
