@@ -66,6 +66,8 @@ _MIN_REDUCED = 65
 _MAX_PAIRED = 0.9
 #: Maximum number of kinds of windows by their elements inside the image, each of which needs separate commands.
 _MAX_COUNTS = 64
+#: Maximum number of int16 elements whose sum is divided exactly by a multiplication.
+_MAX_EXACT_COUNT = 128
 
 
 def _inside_counts(low: LoweringContext) -> list[int]:
@@ -90,6 +92,9 @@ class WindowMethod(Enum):
     #: For maxima, two adjacent pixels per cycle: MATRIX subtracts each element from that of the pixel at its left.
     #: FUSE replaces negative differences by 0 and adds the element itself.
     PAIRS = "pairs"
+    #: For averages of int16, the rows of each window for all columns of the image, whose sums are in the accumulator,
+    #: then the columns: FUSE reads int16 in two cycles, and sums in one.
+    SUMS_FIRST = "sums first"
 
 
 @identity(
@@ -146,6 +151,8 @@ class PoolLayer(Layer):
         would need wider intermediate sums. Pairs of an image on the chip, whose pixels MATRIX and FUSE read at the same
         time, are computed only if each pixel is in one half of a memory bank.
         """
+        if self.average and self._saved_by_sums(n) > _PASS_LATENCY:
+            return WindowMethod.SUMS_FIRST
         if self.average or self.weights is not None:
             return WindowMethod.DIRECT
         if alone and (in_dram or images(self)[0].c % n == 0) and self._paired(n):
@@ -159,6 +166,26 @@ class PoolLayer(Layer):
         second = ceil_div(y.w * x.c, n) if self.contiguous(n) else y.w * blocks
         passes = ceil_div(x.w * x.c, n) * down + second * across
         return y.h * (y.w * blocks * down * across - passes)
+
+    def _saved_by_sums(self, n: int) -> int:
+        """Return the FUSE cycles that are saved by adding the rows first, then the sums of the columns; 0 for bytes."""
+        (x, y), (down, across) = images(self), self.kernel
+        size = DTYPE_BYTES[x.dtype]
+        if size == 1 or self.scaled or min(self.counts, default=0) < 1 or len(self.counts) > _MAX_COUNTS:
+            return 0
+        if max(self.counts) > _MAX_EXACT_COUNT:
+            return 0
+        return y.h * ceil_div(x.c, n) * (y.w * (down * size - 1) * across - x.w * down * size)
+
+    @property
+    def counts(self) -> list[int]:
+        """Number of elements inside the image for each kind of windows."""
+        x, y = images(self)
+        runs = [
+            window_runs(size, self.kernel[i], self.strides[i], self.pads[i], outputs)
+            for i, (size, outputs) in enumerate(((x.h, y.h), (x.w, y.w)))
+        ]
+        return [rows[2] * columns[2] for rows, columns in product(*runs)]
 
     @property
     def pairs(self) -> range:
@@ -335,7 +362,8 @@ def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
         found = list(_tilings(context, layer, width))
         yield from found
         fitting += bool(found)
-        whole = found and width == ALL_COLUMNS and method != WindowMethod.PAIRS
+        limited = method in (WindowMethod.PAIRS, WindowMethod.SUMS_FIRST)
+        whole = found and width == ALL_COLUMNS and not limited
         if whole or fitting == _FITTING_WIDTHS:
             return
 
@@ -360,6 +388,8 @@ def _fuse_cycles(
         return points * down * len(layer.pairs)
     if method == WindowMethod.DIRECT:
         return points * down * across * size
+    if method == WindowMethod.SUMS_FIRST:
+        return rows * x_w * ceil_div(lanes, n) * down * size + points * across
     second = rows * ceil_div(y_w * lanes, n) if layer.contiguous(n) else points
     first, second = rows * ceil_div(x_w * lanes, n) * down * size, second * across * size
     return first + second
@@ -388,7 +418,8 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
         used = (rows * (x.w + layer.kernel[1]) * lanes + n) * size if rows_first else 0
         used *= 2 if x.c % lanes else 1
         sums = high * x.w * ceil_div(lanes, n) if method == WindowMethod.PAIRS else 0
-        if 2 * sums > context.acc_rows:
+        added = rows * x.w * ceil_div(lanes, n) if method == WindowMethod.SUMS_FIRST else 0
+        if max(2 * sums, added) > context.acc_rows:
             continue
         if layer.weights is not None:
             if columns > context.config.param_slots // 2:
@@ -399,9 +430,11 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
         store = 0.0 if context.y_on_chip else lines(rows * y.w, lanes * size, x.c * size, n)
         fuse = _fuse_cycles(layer, method, n, rows, x.w, y.w, lanes)
         fuse = max(fuse, _matrix_cycles(method, n, high, x.w, lanes))
-        if rows_first and fuse < 4 * _PASS_LATENCY:  # each of four commands waits for the one before the last
+        if (
+            rows_first or added
+        ) and fuse < 4 * _PASS_LATENCY:  # each of four commands waits for the one before the last
             fuse = 4 * _PASS_LATENCY
-        if rows_first and rows == 1:  # nothing is computed meanwhile
+        if (rows_first or added) and rows == 1:  # nothing is computed meanwhile
             fuse += _PASS_LATENCY
         tiles = batch * strips * (x.c / lanes) * (y.h / rows)
         for buffers in _BUFFERS if load else _BUFFERS[:1]:
@@ -507,6 +540,9 @@ class PoolSteps:
             most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows))
             sums = most * max(strip.size for strip in self.strips) * self.columns
             self.acc = BufferRotation(BufferMemory.ACC, f"{layer.name}.acc", sums, schedule.acc_buffers)
+        if self.method == WindowMethod.SUMS_FIRST:
+            sums = self.rows * max(strip.size for strip in self.strips) * self.columns
+            self.sums = BufferRotation(BufferMemory.ACC, f"{layer.name}.sums", sums, 1)
         self.contiguous = layer.contiguous(self.n)
         # Maxima of the rows of each window, for all columns of the input; the padding of both widths of tiles is kept.
         wide = max(max(strip.size, strip.count + layer.kernel[1] - 1) for strip in self.strips)
@@ -592,6 +628,8 @@ class PoolSteps:
             self._pair(step, strip, walk, address, result, (start, rows))
         elif self.method == WindowMethod.ROWS_FIRST:
             self._separate(step, strip, walk, address, result, rows, width, down)
+        elif self.method == WindowMethod.SUMS_FIRST:
+            self._add_sums(step, strip, walk, address, result, (start, rows), down)
         else:
             for top, height, left, columns, words in self._parts(strip, start, rows):
                 fields = {
@@ -782,6 +820,72 @@ class PoolSteps:
                     },
                 )
             )
+
+    def _add_sums(
+        self,
+        step: TileStep,
+        strip: ColumnStrip,
+        walk: Mapping[str, int | BufferRef],
+        address: BufferRef,
+        result: Mapping[str, int],
+        tile: tuple[int, int],
+        down: int,
+    ) -> None:
+        """Add the commands of a tile, given by its first row and number of rows, that add the rows of each window, then
+        the columns.
+
+        The rows of the tile are added in two halves, so that the columns of the first half need not wait.
+        """
+        layer, columns, (start, rows) = self.layer, self.x.w, tile
+        held = self.sums.next()
+        dtype, (low, high) = layer.shapes[layer.x].dtype, layer.clip
+        of_block = {"a_n": rows * columns, "n_count": walk["n_count"], "lanes_tail": walk["lanes_tail"]}
+        halves = list(pieces(rows, ceil_div(rows, 2)))
+        tail = FUSE_DIMS.index("n")
+        for top, height in halves:
+            first: dict[str, int | BufferRef] = {
+                **walk,
+                "src": FUSE_SRC.pack(a_src=1, a_dtype=dtype),
+                "stage": FUSE_STAGE.pack(reduce=Reduce.SUM, tail_dim=tail),
+                "u0": down + top * layer.strides[0],
+                "u_y": layer.strides[0],
+                "u_wy": 1,
+                "wy_count": layer.kernel[0],
+                "v_x": 1,
+                "x_count": columns,
+                "y_count": height,
+                "d_x": 1,
+                "d_y": columns,
+                "d_n": rows * columns,
+                "d_base": held.plus(top * columns),
+            }
+            step.fuse.append(self.context.command(Unit.FUSE, **first))
+        (x, y), runs = (images[0] for images in self.images), []
+        for i, (size, outputs) in enumerate(((x.h, y.h), (x.w, y.w))):
+            runs.append(window_runs(size, layer.kernel[i], layer.strides[i], layer.pads[i], outputs))
+        for half, length in halves:
+            span = (start + half, length), (strip.first, strip.count)
+            for top, height, left, count, inside in rectangles(runs, *span):
+                mult, exponent = reciprocal(inside)
+                second: dict[str, int | BufferRef] = {
+                    **of_block,
+                    **result,
+                    "stage": self._stage(
+                        "n", reduce=Reduce.SUM, post=Post.SCALE, post_rounding=Rounding.AWAY
+                    ),
+                    "post_mult": mult,
+                    "post_shift": exponent,
+                    "post_lo": low,
+                    "post_hi": high,
+                    "a_base": held.plus((half + top) * columns),
+                    "a_u": columns,
+                    "u_y": 1,
+                    "a_v": 1,
+                    "y_count": height,
+                    "d_base": address.plus((half + top) * result["d_y"] + left * result["d_x"]),
+                    **self._across(left * layer.strides[1] + strip.before, count),
+                }
+                step.fuse.append(self.context.command(Unit.FUSE, **second))
 
     def _flat(self, length: int) -> dict[str, int]:
         """Return the fields of a walk over `length` contiguous bytes of operand and result, N elements at a time."""

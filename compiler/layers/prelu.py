@@ -1,7 +1,8 @@
 """PReLU: a scaling whose multipliers for values below zero differ between channels.
 
 Slopes that differ between pixels take two FUSE passes: the positive part of x, and its sum with the product of the
-negative part and the slopes. MATRIX copies x to the accumulator, from which both passes read it.
+negative part and the slopes. MATRIX copies x to the accumulator, from which both passes read it. If slopes have both
+signs, MATRIX subtracts the positive part from x, because the sign of a product does not tell that of x.
 """
 
 from collections.abc import Hashable
@@ -210,9 +211,8 @@ _COPIES = 3
 _BUFFERS = ((2, 2), (3, 2), (3, 3), (4, 3))
 
 
-def _row_cycles(layer: PReluLayer) -> int:
-    """Return the FUSE cycles of a row of N elements: the second pass reads two rows from the scratchpad."""
-    return 3 + all(layer.signs)
+#: FUSE cycles of a row of N elements: the second pass reads two rows from the scratchpad.
+_ROW_CYCLES = 3
 
 
 def prelu_tilings(context: TilingContext, layer: PReluLayer) -> Tilings:
@@ -221,10 +221,13 @@ def prelu_tilings(context: TilingContext, layer: PReluLayer) -> Tilings:
     total = ceil_div(y.h * y.w * y.c, n)
     for rows, (of_x, of_y) in product(cuts(total), _BUFFERS):
         held = of_x * (1 + (not context.x_on_chip)) + of_y * (not context.y_on_chip) + 2
-        if rows * held * n + n * n > context.free or _COPIES * rows > context.acc_rows:
+        if (
+            rows * held * n + (1 + all(layer.signs)) * n * n > context.free
+            or _COPIES * rows > context.acc_rows
+        ):
             continue
         load, store = rows * (1 + (not context.x_on_chip)), rows * (not context.y_on_chip)
-        work = rows * _row_cycles(layer) + 2 * STAGGERED_PASS_CYCLES
+        work = rows * _ROW_CYCLES + 2 * STAGGERED_PASS_CYCLES
         cycles = stream_cycles(context, total / rows, load, work, store, of_x, of_y)
         yield cycles, LayerSchedule(rows=rows, x_buffers=of_x, y_buffers=of_y, on_chip=context.y_on_chip)
 
@@ -238,7 +241,7 @@ def prelu_tile_model(layer: PReluLayer, s: LayerSchedule, context: LayerContext)
         total,
         min(s.rows, total),
         lambda start, count: [("b", start, count), *([] if context.x_on_chip else [("x", start, count)])],
-        lambda count: count * _row_cycles(layer) + 2 * STAGGERED_PASS_CYCLES,
+        lambda count: count * _ROW_CYCLES + 2 * STAGGERED_PASS_CYCLES,
         lambda count: 0 if context.y_on_chip else count,
         3,
     )
@@ -257,7 +260,7 @@ class PReluSteps(ElementwiseSteps):
 
     def __init__(self, context: CodegenContext, layer: PReluLayer):
         super().__init__(context, layer)
-        self.prelu, n = layer, self.n
+        self.prelu, n, self.both = layer, self.n, all(layer.signs)
         self.slopes = layer.slopes
         if self.slopes.size % n:  # tiles begin at multiples of N
             self.slopes = np.resize(self.slopes, self.pixels * n)
@@ -266,10 +269,11 @@ class PReluSteps(ElementwiseSteps):
         self.factors = TileBuffers(
             CircularBuffer(BufferMemory.SP, f"{layer.name}.slopes", size, depth), self._load_slopes
         )
-        ones = context.constant(f"{layer.name}.identity", np.eye(n, dtype=np.int8))
+        each = np.eye(n, dtype=np.int8)
+        ones = context.constant(f"{layer.name}.identity", np.concatenate([each, -each][: 1 + self.both]))
         self.identity = TileBuffers(
-            CircularBuffer(BufferMemory.SP, f"{layer.name}.identity", n * n),
-            lambda _, address: [context.command(Unit.LOAD, dram=BufferRef(ones), dst=address, len=n * n)],
+            CircularBuffer(BufferMemory.SP, f"{layer.name}.identity", ones.size),
+            lambda _, address: [context.command(Unit.LOAD, dram=BufferRef(ones), dst=address, len=ones.size)],
         )
         self.copies = BufferRotation(BufferMemory.ACC, f"{layer.name}.x", self.rows, _COPIES)
         self.above = BufferRotation(BufferMemory.SP, f"{layer.name}.above", size, 2)
@@ -286,11 +290,26 @@ class PReluSteps(ElementwiseSteps):
             first += length
         return made
 
+    def steps(self) -> list[TileStep]:
+        """Generate the steps of all tiles; a positive part precedes the step in which MATRIX subtracts it."""
+        before, steps = TileStep(), super().steps()
+        if not self.both:
+            return steps
+        before.fuse.append(steps[0].fuse.pop(0))
+        before.loads, steps[0].loads = steps[0].loads, before.loads
+        return [before, *steps]
+
     def _tile(self, tile: tuple[int, int], then: tuple[int, int] | None) -> TileStep:
         first = TileStep()
         for each in (tile, then):
             if each is not None:
                 self._begin(*each, first)
+        if self.both:
+            start, count = tile
+            x, _ = self._address("a", self.prelu.x, start, count, first)
+            acc, above = self._begun[start]
+            self._copy(first, x, acc, count)
+            self._copy(first, above, acc, count, minus=True)
         step = super()._tile(tile, then)
         for before, after in (
             (first.loads, step.loads),
@@ -301,46 +320,52 @@ class PReluSteps(ElementwiseSteps):
         return step
 
     def _begin(self, start: int, count: int, step: TileStep) -> None:
-        """Add the commands that copy x of a tile to the accumulator and compute its positive part."""
+        """Add the commands that compute the positive part of x of a tile, from a copy unless slopes have both signs."""
         if start in self._begun:
             return
         layer, n = self.prelu, self.n
         x, _ = self._address("a", layer.x, start, count, step)
         acc, above = self.copies.next(), self.above.next()
         self._begun[start] = acc, above
-        word = MATRIX_WORD.pack(a_unsigned=int(layer.shapes[layer.x].dtype == Dtype.U8))
+        if self.both:
+            source = FUSE_SRC.pack(a_src=1, a_dtype=layer.shapes[layer.x].dtype)
+            fields = {"a_base": x, "a_v": n, "v_x": 1, "x_count": count, "clip_lo": layer.x_zp}
+        else:
+            source = FUSE_SRC.pack(requant=Requant.IMM, rounding=layer.rounding)
+            fields = self._rows(count, acc) | {
+                "mult": layer.positive[0],
+                "shifts": bytes_word(layer.positive[1]),
+            }
+            fields |= {"zp": layer.y_zp, "clip_lo": layer.y_zp, "clip_hi": layer.clip[1]}
+            self._copy(step, x, acc, count)
+        stage = FUSE_STAGE.pack(d_dst=1, d_dtype=self._above_dtype)
+        step.fuse.append(
+            self.context.command(Unit.FUSE, src=source, stage=stage, **fields, d_base=above, d_x=n)
+        )
+
+    @property
+    def _above_dtype(self) -> Dtype:
+        """Type of the positive parts: stored values of x if slopes have both signs, otherwise results."""
+        return self.prelu.shapes[self.prelu.x if self.both else self.prelu.y].dtype
+
+    def _copy(self, step: TileStep, x: BufferRef, acc: BufferRef, count: int, *, minus: bool = False) -> None:
+        """Add the command that copies rows of x to the accumulator, or subtracts them from those in it."""
+        layer, n = self.prelu, self.n
+        unsigned = int(layer.shapes[layer.x].dtype == Dtype.U8)
         step.matrix.append(
             self.context.command(
                 Unit.MATRIX,
-                word=word,
+                word=MATRIX_WORD.pack(a_unsigned=unsigned, accumulate=int(minus)),
                 a_base=x,
                 a_zp=layer.x_zp,
                 a_v=n,
                 x_count=count,
-                w_base=self.identity.get(0, step),
+                w_base=self.identity.get(0, step).plus(n * n * minus),
                 w_row=n,
                 acc_base=acc,
                 acc_x=1,
             )
         )
-        step.fuse.append(
-            self.context.command(
-                Unit.FUSE,
-                src=FUSE_SRC.pack(requant=Requant.IMM, rounding=layer.rounding),
-                stage=FUSE_STAGE.pack(d_dst=1, d_dtype=layer.shapes[layer.y].dtype),
-                **self._rows(count, acc),
-                mult=layer.positive[0],
-                shifts=bytes_word(layer.positive[1]),
-                zp=layer.y_zp,
-                clip_lo=layer.y_zp,
-                clip_hi=layer.clip[1],
-                d_base=above,
-                d_x=n,
-            )
-        )
-        if all(layer.signs):  # the sign of a product does not tell that of x
-            fields = self._rows(count, acc) | {"clip_hi": 0, "d_base": acc, "d_x": 1}
-            step.fuse.append(self.context.command(Unit.FUSE, **fields))
 
     def _rows(self, count: int, acc: BufferRef) -> dict[str, int | BufferRef]:
         """Return the fields that read rows of the accumulator."""
@@ -355,6 +380,9 @@ class PReluSteps(ElementwiseSteps):
         scaling, zero = layer.negative, (0, layer.negative[1])
         # Products of positive values become 0. If slopes have both signs, there are none.
         (mult, shift), (neg_mult, neg_shift) = scaling if minus else zero, scaling if plus else zero
+        (factor, exponent), summand_zp = (_ONE, _ONE_EXPONENT), layer.y_zp
+        if self.both:
+            (factor, exponent), summand_zp = layer.positive, layer.x_zp
         both = (
             fields
             | self._rows(count, acc)
@@ -368,7 +396,12 @@ class PReluSteps(ElementwiseSteps):
                     neg_en=1,
                 ),
                 "stage": FUSE_STAGE.pack(
-                    residual=1, r_dtype=result, r_ls=0, d_dst=1, d_dtype=result, tail_dim=FUSE_DIMS.index("x")
+                    residual=1,
+                    r_dtype=self._above_dtype,
+                    r_ls=0,
+                    d_dst=1,
+                    d_dtype=result,
+                    tail_dim=FUSE_DIMS.index("x"),
                 ),
                 "zp_ab": halves_word(0, layer.slope_zp),
                 "b_base": self.factors.get((start, count), step),
@@ -378,13 +411,13 @@ class PReluSteps(ElementwiseSteps):
                 "shifts": bytes_word(shift, neg_shift),
                 "clip_lo": -_MAX_PRELU_PART,
                 "clip_hi": _MAX_PRELU_PART,
-                "zp_xr": halves_word(0, layer.y_zp),
+                "zp_xr": halves_word(0, summand_zp),
                 "r_base": above,
                 "r_x": n,
                 "x_mult": _ONE,
-                "r_mult": _ONE,
+                "r_mult": factor,
                 "o_mult": _ONE,
-                "r_shifts": bytes_word(*[_ONE_EXPONENT] * 3),
+                "r_shifts": bytes_word(_ONE_EXPONENT, exponent, _ONE_EXPONENT),
                 "o_zp": layer.y_zp,
                 "r_lo": layer.clip[0],
                 "r_hi": layer.clip[1],

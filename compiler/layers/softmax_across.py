@@ -6,7 +6,7 @@ a function of their difference.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -16,7 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
-from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Tables, TileBuffers, pieces
+from compiler.commands.tile_buffers import (
+    BufferRotation,
+    CodegenContext,
+    Tables,
+    TileBuffers,
+    pieces,
+    tile_buffers,
+)
 from compiler.ir.graph import Node
 from compiler.ir.tensor import Tensor
 from compiler.kernel_library.reduce import softmax_exponentials, softmax_tables
@@ -27,7 +34,7 @@ from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
 from hw.config import MlaConfig
-from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD, MATRIX_WORD
 from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Rounding, Space, Unit
 
 if TYPE_CHECKING:
@@ -197,28 +204,176 @@ class SeriesReciprocals:
         return 4 + 2 * 3 + 4
 
 
+#: Largest number of elements of a row whose relative deviations in a segment, at most 2**-6, need no cube.
+_MAX_SQUARE_COLUMNS = 8
+#: Bits by which products of two operands of 18 bits are shifted to 32 bits or less.
+_PRODUCT_SHIFT = 4
+#: Distances of reciprocals from the rounded ones that are tried, so that their factors are almost integers.
+_TRIED = 24
+#: Largest operands of products: 1 minus a deviation, the factor 1, and the reciprocal of the smallest sum, which is
+#: less than the factor, so that next reciprocals have factors with other fractions.
+_ONE_OPERAND, _FACTOR_OPERAND, _RECIPROCAL_OPERAND = (
+    part * (1 << _FACTOR_BITS - 1) for part in (0.96, 0.97, 0.76)
+)
+
+
+@dataclass(frozen=True)
+class SquareReciprocals:
+    """Reciprocals of the sums of exponentials of few elements: a wide table of 256 entries, and a square.
+
+    Sums are multiplied by a factor, so that the largest one is 255 * 2**_SEGMENT_BITS. They are rounded to i *
+    2**_SEGMENT_BITS, where i is the index of the table, as for `SeriesReciprocals`. An entry has the reciprocal of the
+    rounded sum in its low 18 bits, the operand of products, and a correction of the factor 1 above. With the product e
+    of the low bits of the sum and this reciprocal, 1 / s is the reciprocal times 1 - e * (1 - e), where e**3 is lost.
+    For the precision of this difference, FUSE multiplies the reciprocal by the corrected 1, and by what is subtracted
+    from it, which is in smaller units, and adds both products.
+
+    Parameters
+    ----------
+    columns : int
+        Elements of a row, which is the ratio of the largest and the smallest sum.
+    part : float
+        Fraction of the result's scale by which the reciprocals are divided, in the interval (1/2, 1].
+    """
+
+    columns: int
+    part: float
+
+    @property
+    def first(self) -> float:
+        """Smallest sum, in segments."""
+        return 255 / self.columns
+
+    @property
+    def _deviation(self) -> float:
+        return 0.5 / round(self.first)
+
+    @property
+    def shift(self) -> int:
+        """Bits by which the products of low bits and reciprocals are shifted, so that deviations have 17 bits."""
+        largest = (1 << _SEGMENT_BITS) * self.first * _RECIPROCAL_OPERAND * self._deviation
+        return math.ceil(math.log2(largest / (0.98 * (1 << _FACTOR_BITS - 1))))
+
+    @property
+    def one(self) -> float:
+        """Unit of the deviations."""
+        return _RECIPROCAL_OPERAND * self.first * 2.0 ** (_SEGMENT_BITS - self.shift)
+
+    @property
+    def _least(self) -> float:
+        """Upper bound of what is subtracted from 1, minus that of what is added."""
+        return 2.1 * self._deviation + self._deviation**2 + 1e-4
+
+    @property
+    def _subtracted_one(self) -> float:
+        """Unit of the numbers that are subtracted from 1, which are positive and have 17 bits."""
+        return ((1 << _FACTOR_BITS - 1) - 8) / self._least
+
+    @property
+    def product_factor(self) -> float:
+        """Factor of the products of deviations and 1 - e, by which they have the unit of what is subtracted."""
+        return self._subtracted_one * (1 << _PRODUCT_SHIFT) / (self.one * _ONE_OPERAND)
+
+    @property
+    def offset(self) -> int:
+        """Number that is also subtracted, so that the whole is positive."""
+        return round(self._least / 2 * self._subtracted_one)
+
+    @property
+    def _unit(self) -> float:
+        """Unit of the factors of reciprocals."""
+        return _FACTOR_OPERAND / (1 + self._least / 2)
+
+    @property
+    def factor(self) -> int:
+        """Factor of reciprocals before its correction and subtraction."""
+        return round(_FACTOR_OPERAND)
+
+    @property
+    def multiplier_bits(self) -> int:
+        """Binary logarithm of the multiplier of the smallest sum, multiplied by `part`."""
+        return 30 - (self.part != 1)
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """Factors of both products, of which the multipliers are the sum."""
+        one = self.part * _RECIPROCAL_OPERAND * self._unit
+        whole = 2.0**self.multiplier_bits * (1 << _PRODUCT_SHIFT) / one
+        return whole, whole * self._unit / self._subtracted_one
+
+    @cached_property
+    def table(self) -> NDArray[np.int16]:
+        """Reciprocals and corrections by index, as halves of a wide table.
+
+        Of the reciprocals next to the exact ones, those are selected whose factors are nearest to integers.
+        """
+        index = np.maximum(np.arange(256), round(self.first))
+        # The slope in a segment is that of the cubic function of the deviation, up to half a segment.
+        slope = 1 + 3 / 32 / index**2
+        near = (
+            np.rint(_RECIPROCAL_OPERAND * self.first / index * slope)
+            + np.arange(-_TRIED, _TRIED + 1)[:, None]
+        )
+        low = np.linspace(-(1 << _SEGMENT_BITS - 1), 1 << _SEGMENT_BITS - 1, 33)[:, None, None]
+        error = low * near / 2.0**self.shift / self.one
+        wanted = _RECIPROCAL_OPERAND * self.first / (index + low / (1 << _SEGMENT_BITS)) / near
+        deviation = (wanted - (1 - error + error**2)) * self._unit + (_FACTOR_OPERAND - self.factor)
+        corrected = np.rint((deviation.max(0) + deviation.min(0)) / 2)
+        best = (np.abs(deviation - corrected).max(0) * near).argmin(0), np.arange(256)
+        entries = (corrected[best].astype(np.int64) << _FACTOR_BITS) + near[best].astype(np.int64)
+        return np.stack([entries & 0xFFFF, entries >> 16]).astype(np.uint16).view(np.int16).reshape(-1)
+
+    @property
+    def commands(self) -> int:
+        """Number of FUSE commands that compute reciprocals, of which each but one waits for the previous one."""
+        return _FEW_GAPS
+
+    @property
+    def cycles(self) -> int:
+        """FUSE cycles of N reciprocals: one for each of three commands, two for each of two products of two rows of the
+        accumulator, and four for a row of int32 in the scratchpad.
+        """
+        return 3 + 2 * 2 + 4
+
+
 #: Index of the table of approximate reciprocals, after those of the exponentials.
 _GUESS = 2
 
 
-def _across_reciprocals(layer: "SoftmaxLayer") -> tuple[Reciprocals | SeriesReciprocals, int, int]:
-    """Return the reciprocals, the multiplier of the sums in units of 2**-31, and the exponent of the results.
+def _few_columns(layer: "SoftmaxLayer") -> bool:
+    """Return True if `SquareReciprocals` are accurate enough for the columns and the result's scale."""
+    return layer.shapes[layer.x].w <= _MAX_SQUARE_COLUMNS and layer.step >= 1 / 256
 
-    The sums are multiplied by half the fraction of the result's scale, so that they have 30 bits.
+
+def _across_reciprocals(
+    layer: "SoftmaxLayer",
+) -> tuple[Reciprocals | SeriesReciprocals | SquareReciprocals, tuple[int, int], int]:
+    """Return the reciprocals, multiplier and exponent of the sums, and the exponent of the results.
+
+    If a table and a square do not suffice, the sums are multiplied by half the fraction of the result's scale, so that
+    they have 30 bits.
     """
     columns, bits = layer.shapes[layer.x].w, math.ceil(math.log2(layer.step))
     part = layer.step / 2.0**bits
     unit = int(softmax_exponentials(layer.scale, columns)[0]).bit_length() - 1
+    if _few_columns(layer):
+        square = SquareReciprocals(columns, part)
+        factor = quantize_multiplier(square.first * 2.0 ** (_SEGMENT_BITS - unit))
+        return square, factor, 31 - square.multiplier_bits - unit - bits
     whole = part == 1
     sums = Reciprocals(unit - 2 + whole, columns << (not whole))
     exponent = 31 - (_RECIPROCAL_BITS + sums.low + _MULTIPLIER_BITS) - (bits + 1)
     found = SeriesReciprocals(sums) if sums.ratio <= _MAX_SERIES_RATIO else sums
-    return found, round(part * (1 << 30)), exponent
+    return found, (round(part * (1 << 30)), -found.dropped), exponent
 
 
 def _across_row_cycles(layer: "SoftmaxLayer") -> int:
     """Return the FUSE cycles of N rows of a softmax over columns."""
     return layer.passes * layer.shapes[layer.x].w + _across_reciprocals(layer)[0].cycles
+
+
+#: Divisor of the rows of the first and of the last tile of a softmax over few columns.
+_SHORT = 2
 
 
 @dataclass(frozen=True)
@@ -233,12 +388,15 @@ class AcrossTiling:
         Number of lanes.
     rows : int
         Maximum number of rows of N channels of a tile.
+    short : bool
+        True if the first and the last tile are shorter, for which nothing else is computed meanwhile.
     """
 
     images: int
     channels: int
     n: int
     rows: int
+    short: bool = False
 
     @property
     def of_image(self) -> int:
@@ -255,14 +413,22 @@ class AcrossTiling:
     def tiles(self) -> Iterator[tuple[int, int, int, int]]:
         """Yield the first image and channel, and the number of images and channels, of each tile."""
         images, channels = self.size
+        end = ceil_div(self.rows, _SHORT) * self.n
+        short = self.short and self.channels > 2 * channels
         for image, count in pieces(self.images, images):
-            for channel, width in pieces(self.channels, channels):
-                yield image, channel, count, width
+            first = end if short and image == 0 else 0
+            last = end if short and image == self.images - 1 else 0
+            whole = self.channels - first - last
+            # The last tile has the incomplete row of channels.
+            spans = [(0, first), *pieces(whole, channels), (whole, last)]
+            for at, (start, width) in enumerate(spans):
+                if width:
+                    yield image, start + first * (at > 0), count, width
 
 
 def _across_tiling(layer: "SoftmaxLayer", n: int, rows: int) -> AcrossTiling:
     x = layer.shapes[layer.x]
-    return AcrossTiling(x.h, x.c, n, rows)
+    return AcrossTiling(x.h, x.c, n, rows, x.w != _PAIR and _few_columns(layer))
 
 
 def across_tilings(context: TilingContext, layer: "SoftmaxLayer") -> Tilings:
@@ -270,6 +436,9 @@ def across_tilings(context: TilingContext, layer: "SoftmaxLayer") -> Tilings:
     config, x = context.config, layer.shapes[layer.x]
     if x.w == _PAIR:
         yield from _pair_tilings(context, layer)
+        return
+    if _few_columns(layer):
+        yield from _few_tilings(context, layer)
         return
     total = _across_tiling(layer, config.n, 1).of_image * x.h
     moved = _ACROSS_BUFFERS * (not context.x_on_chip) + 2 * (not context.y_on_chip)
@@ -321,6 +490,51 @@ def _pair_tilings(context: TilingContext, layer: "SoftmaxLayer") -> Tilings:
 _PAIR_BUFFERS = (4, 3, 2)
 
 
+#: FUSE commands of a tile of a softmax over few columns, those that wait for the one before, and cycles that they wait;
+#: cycles from one command to the next one.
+_FEW_COMMANDS, _FEW_GAPS, _FEW_GAP_CYCLES, _SWITCH_CYCLES = 11, 5, 75, 6
+
+
+#: Parts of the maxima of a tile of a softmax over few columns.
+_MAXIMA_PARTS = 2
+
+
+def _few_passes(layer: "SoftmaxLayer", *, paired: bool) -> int:
+    """Return the FUSE cycles of N maxima of few columns; MATRIX subtracts the elements of pairs."""
+    columns = layer.shapes[layer.x].w
+    return ceil_div(columns, 2) if paired else columns
+
+
+def _few_cycles(layer: "SoftmaxLayer", rows: int, *, paired: bool) -> float:
+    """Return the FUSE cycles of a tile of `rows` rows of N channels of a softmax over few columns."""
+    columns = layer.shapes[layer.x].w
+    others = _few_passes(layer, paired=paired) + columns
+    # Halves of the maxima of the next tile and of the results of the one before, and the factors 1, fill the gaps.
+    maxima, results = (rows * each / 2 for each in (others - columns, columns))
+    gaps = sum(max(_FEW_GAP_CYCLES - each, 0) for each in (maxima, maxima, rows, results, results))
+    work = rows * (others + columns + _across_reciprocals(layer)[0].cycles) + _FEW_COMMANDS * _SWITCH_CYCLES
+    # The multipliers pass through DRAM while the commands before the first results are computed.
+    return work + gaps + max(_ROUND_TRIP - rows * (others + _FEW_GAPS), 0)
+
+
+def _few_tilings(context: TilingContext, layer: "SoftmaxLayer") -> Tilings:
+    """Yield the tilings of a softmax over few columns."""
+    config, x = context.config, layer.shapes[layer.x]
+    paired = context.alone and not context.x_on_chip
+    total = _across_tiling(layer, config.n, 1).of_image * x.h
+    held = _MAXIMA + _WORK_ROWS + 2 * _few_passes(layer, paired=True) * paired
+    for rows in cuts(total):
+        images, channels = _across_tiling(layer, config.n, rows).size
+        size = images * x.w * channels + config.n
+        moved = _ACROSS_BUFFERS * (not context.x_on_chip) + 2 * (not context.y_on_chip)
+        used = moved * size + 2 * 4 * rows * config.n + 2 * config.n
+        if rows > min(config.param_slots, context.acc_rows // held) or used > context.free:
+            continue
+        tiles = ceil_div(total, rows)
+        cycles = tiles * _few_cycles(layer, rows, paired=paired) * config.fuse_rate + 2 * rows * x.w
+        yield cycles, LayerSchedule(rows=rows, x_buffers=_ACROSS_BUFFERS, on_chip=context.y_on_chip)
+
+
 def _across_commands(layer: "SoftmaxLayer") -> int:
     """Return the number of FUSE commands of a tile, without the parts of the maxima."""
     return layer.passes + 3 + _across_reciprocals(layer)[0].commands
@@ -344,6 +558,18 @@ def across_tile_model(layer: "SoftmaxLayer", s: LayerSchedule, context: LayerCon
             _PAIR,
         )
     commands, of_row = _across_commands(layer), _across_row_cycles(layer)
+    if _few_columns(layer):
+        paired = not s.interleave and not context.x_on_chip
+        return even_tiles(
+            s,
+            tiling.of_image * x.h,
+            images * ceil_div(channels, n),
+            lambda start, count: [("x", start, count * (beats[0] + 4))],
+            lambda count: _few_cycles(layer, count, paired=paired),
+            lambda count: count * (beats[1] + 4),
+            _FEW_COMMANDS + paired,
+            _GUESS + 2,
+        )
     # Reciprocals of four bytes are stored and loaded.
     return even_tiles(
         s,
@@ -364,7 +590,7 @@ _Begun = tuple[BufferRef, int, BufferRef]
 class _TiledSteps:
     """Tiles of a softmax over the columns of images, and the buffers of their elements and results."""
 
-    def __init__(self, context: CodegenContext, layer: "SoftmaxLayer", least: int):
+    def __init__(self, context: CodegenContext, layer: "SoftmaxLayer", least: int, *, separate: bool = False):
         self.context, self.layer, self.n = context, layer, context.config.n
         self.x, self.y = context.layouts[layer.x], context.layouts[layer.y]
         shape, name, s = layer.shapes[layer.x], layer.name, context.schedule
@@ -376,9 +602,7 @@ class _TiledSteps:
         self.rows = images * ceil_div(channels, self.n)
         size = images * self.columns * channels
         count = min(max(s.x_buffers, least), len(self.tiles))
-        self.loaded = TileBuffers(
-            CircularBuffer(BufferMemory.SP, f"{name}.x", size + self.n, count), self._load
-        )
+        self.loaded = tile_buffers(f"{name}.x", size + self.n, count, self._load, separate=separate)
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, s.y_buffers)
 
     def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
@@ -507,22 +731,22 @@ class TwoElementSteps(_TiledSteps):
 _SAME = 31
 
 
-class _Difference(NamedTuple):
-    """Reciprocals as the difference of two rows of the accumulator.
+class _Last(NamedTuple):
+    """Last command of reciprocals, a difference of two rows of the accumulator, or a sum of products.
 
     Parameters
     ----------
     rows : (BufferRef, BufferRef)
         Addresses of the rows.
-    source : int
-        First half of the fuse word that computes the difference.
-    factor : int
-        Factor of the first row.
+    fields : dict
+        Fields of the command.
+    products : bool
+        True for the sum of the products of two rows, of which the first one is given, with the second row.
     """
 
     rows: tuple[BufferRef, BufferRef]
-    source: int
-    factor: int = 0
+    fields: dict[str, int]
+    products: bool = False
 
 
 #: Cycles that a command waits for the results of the one before it. Results of the previous tile, too, fill such gaps
@@ -543,22 +767,72 @@ class AcrossSteps(_TiledSteps):
     """
 
     def __init__(self, context: CodegenContext, layer: "SoftmaxLayer"):
-        super().__init__(context, layer, _MAXIMA)
+        few = _few_columns(layer)
+        self.paired = few and not context.schedule.interleave and not context.layouts[layer.x].on_chip
+        super().__init__(context, layer, _MAXIMA, separate=self.paired)
         name, rows = layer.name, self.rows
         self.maxima = BufferRotation(BufferMemory.ACC, f"{name}.rows", rows, _MAXIMA)
-        work = BufferRotation(BufferMemory.ACC, f"{name}.sums", rows, _WORK_ROWS)
-        self.work = [work.next() for _ in range(_WORK_ROWS)]
+        self.reciprocals, self.factor, self.exponent = _across_reciprocals(layer)
+        count = _WORK_ROWS
+        if isinstance(self.reciprocals, SquareReciprocals):  # of which one command reads both factors
+            self.factors = BufferRotation(BufferMemory.ACC, f"{name}.factors", 2 * rows, 1).next()
+            count = _WORK_ROWS - 2
+        work = BufferRotation(BufferMemory.ACC, f"{name}.sums", rows, count)
+        self.work = [work.next() for _ in range(count)]
         self.found = BufferRotation(BufferMemory.SP, f"{name}.reciprocals", 4 * self.n * rows, 2)
         self.passed = BufferRotation(BufferMemory.DRAM, f"{name}.passed", 4 * self.n * rows, _IN_TRANSIT)
-        self.slots = BufferRotation(
-            BufferMemory.SLOT, f"{name}.slots", rows, max(min(_SLOTS, context.config.param_slots // rows), 1)
+        #: Parts of the results of a tile, each of which has its own parameter slots.
+        self.parts = _SLOTS if few else 1
+        held = max(
+            count * many for at in range(len(self.tiles)) for _, _, count, many in self._parts(at, self.parts)
         )
-        self.reciprocals, self.part, self.exponent = _across_reciprocals(layer)
+        depth = max(min(_SLOTS, context.config.param_slots // held), 1)
+        self.slots = BufferRotation(BufferMemory.SLOT, f"{name}.slots", held, depth)
         exponentials = softmax_tables(layer.scale, self.columns).reshape(-1)
         self.tables = Tables(context, name, np.concatenate([exponentials, self.reciprocals.table]))
+        if self.paired:
+            count = self.rows * _few_passes(layer, paired=True)
+            self.differences = BufferRotation(BufferMemory.ACC, f"{name}.pairs", count, 2)
+            signs = context.constant(f"{name}.signs", np.repeat(np.array([-1, 1], np.int8), self.n))
+            self.signs = TileBuffers(
+                CircularBuffer(BufferMemory.SP, f"{name}.signs", signs.size),
+                lambda _, address: [
+                    context.command(Unit.LOAD, dram=BufferRef(signs), dst=address, len=signs.size)
+                ],
+            )
+
+    def _few_steps(self) -> list[TileStep]:
+        """Generate the steps of all tiles of a softmax over few columns.
+
+        Between the commands of a tile that wait for one another, the maxima of the next tile and results of a previous
+        tile are computed.
+        """
+        out, last = [TileStep()], list[tuple[int, _Begun, BufferRef]]()
+        begun, ready = self._begin(out[0], 0, 1)
+        out[0].fuse += begun
+        self.tables.word(out[0], table=1, table_wide=1)
+        self.tables.word(out[0], _GUESS, table=1, table_wide=1)
+        for number in range(len(self.tiles)):
+            out.append(TileStep())
+            step, now, between = out[-1], ready, list[Command | None]()
+            if number + 1 < len(self.tiles):
+                begun, ready = self._begin(step, number + 1, _MAXIMA_PARTS)
+                between += begun
+            if number == 0:  # the elements of the next tile are being loaded
+                between = [None] * _MAXIMA_PARTS + between
+                for slots in self.slots.buffers:
+                    self._fill(step, slots)
+            for each in last:
+                between += self._results(step, *each, self.parts)
+            last = [(number, now, self._multipliers(step, number, now, between))]
+        out.append(TileStep())
+        out[-1].fuse += self._results(out[-1], *last[0], self.parts)
+        return out
 
     def steps(self) -> list[TileStep]:
         """Generate the steps of all tiles."""
+        if isinstance(self.reciprocals, SquareReciprocals):
+            return self._few_steps()
         out = [TileStep()]
         begun, ready = self._begin(out[0], 0, 1)
         out[0].fuse += begun
@@ -599,6 +873,8 @@ class AcrossSteps(_TiledSteps):
         """Return the commands that compute the maxima of a tile, in parts, and the tile; `step` loads it."""
         x, pitch = self._elements(step, number)
         maxima, of_image, n = self.maxima.next(), ceil_div(self.tiles[number][-1], self.n), self.n
+        if self.paired:
+            return self._pairs(step, number, parts, x, pitch, maxima), (x, pitch, maxima)
         stage = FUSE_STAGE.pack(reduce=Reduce.MAX)
         source = FUSE_SRC.pack(a_src=1, a_dtype=self.layer.shapes[self.layer.x].dtype)
         out = []
@@ -608,6 +884,59 @@ class AcrossSteps(_TiledSteps):
             to = maxima.plus(image * of_image + row)
             out.append(self.context.command(Unit.FUSE, **walk, src=source, stage=stage, d_base=to))
         return out, (x, pitch, maxima)
+
+    def _pairs(
+        self, step: TileStep, number: int, parts: int, x: BufferRef, pitch: int, maxima: BufferRef
+    ) -> list[Command]:
+        """Return the commands that compute the maxima of a tile from pairs of elements, whose differences are positive
+        where the second element is the larger one; a smallest element follows an odd number of them.
+        """
+        *_, images, width = self.tiles[number]
+        of_image, n, pairs = ceil_div(width, self.n), self.n, ceil_div(self.columns, 2)
+        dtype, to = self.layer.shapes[self.layer.x].dtype, self.differences.next()
+        unsigned = dtype == Dtype.U8
+        step.matrix.append(
+            self.context.command(
+                Unit.MATRIX,
+                word=MATRIX_WORD.pack(dw=1, taps=2, groups=1, a_unsigned=int(unsigned)),
+                a_base=x,
+                a_zp=0 if unsigned else -128,
+                a_oc=self.columns * pitch,
+                a_u=n,
+                a_v=pitch,
+                v_lim=self.columns,
+                w_base=self.signs.get(0, step),
+                w_row=n,
+                oc_count=images,
+                x_count=2 * pairs,
+                acc_base=to,
+                acc_oc=of_image,
+                acc_y=1,
+                acc_x=self.rows,
+                dw_lead=1,
+                dw_len=of_image * 2 * pairs,
+                dw_sx=2,
+                dw_sy=1,
+                dw_out_w=pairs,
+            )
+        )
+        out = []
+        for image, row, count, rows in self._parts(number, parts):
+            at = image * of_image + row
+            fields: _Fields = {"n_count": count, "y_count": rows, "wx_count": pairs, "a_base": to.plus(at)}
+            fields |= {
+                "a_n": of_image,
+                "a_u": 1,
+                "a_v": self.rows,
+                "d_base": maxima.plus(at),
+                "d_n": of_image,
+            }
+            fields |= {"r_base": x.plus(image * self.columns * pitch + row * n), "r_n": self.columns * pitch}
+            fields |= {"r_y": n, "r_wx": 2 * pitch, "d_y": 1, "clip_lo": 0, "clip_hi": 255}
+            fields |= {"x_mult": 1, "r_mult": 1, "o_mult": 1, "r_shifts": bytes_word(0, 0, _SAME)}
+            stage = FUSE_STAGE.pack(reduce=Reduce.MAX, residual=1, r_raw=1, r_dtype=dtype)
+            out.append(self.context.command(Unit.FUSE, **fields, src=FUSE_SRC.pack(), stage=stage))
+        return out
 
     def _reduction(self, x: BufferRef, pitch: int, images: int, rows: int) -> _Fields:
         """Return the walk of a reduction over the columns of rows of N channels of some images."""
@@ -620,9 +949,11 @@ class AcrossSteps(_TiledSteps):
         dtype = self.layer.shapes[self.layer.x].dtype
         return FUSE_SRC.pack(a_src=1, a_dtype=dtype, b_src=BSource.ACC, op=Op.SUB)
 
-    def _multipliers(self, step: TileStep, number: int, tile: _Begun, between: list[Command]) -> BufferRef:
-        """Add the sums of a tile and their reciprocals to a step, with other commands between them; return the address
-        of the reciprocals in DRAM.
+    def _multipliers(
+        self, step: TileStep, number: int, tile: _Begun, between: Sequence[Command | None]
+    ) -> BufferRef:
+        """Add the sums of a tile and their reciprocals to a step, with other commands, or None, between them; return
+        the address of the reciprocals in DRAM.
         """
         (x, pitch, maxima), (*_, images, width) = tile, self.tiles[number]
         of_image, others = ceil_div(width, self.n), iter(between)
@@ -632,7 +963,7 @@ class AcrossSteps(_TiledSteps):
         )
         fields = self._reduction(x, pitch, images, of_image) | {"d_n": of_image, "d_base": self.work[0]}
         fields |= {"src": self._less(), "stage": word, "b_base": maxima, "b_y": 1, "b_n": of_image}
-        scale = {"post_mult": self.part, "post_shift": -self.reciprocals.dropped}
+        scale = {"post_mult": self.factor[0], "post_shift": self.factor[1]}
         step.fuse.append(self.context.command(Unit.FUSE, **fields, **scale))
 
         def add(to: BufferRef, a: BufferRef, b: BufferRef | None = None, /, **more: int | BufferRef) -> None:
@@ -642,24 +973,59 @@ class AcrossSteps(_TiledSteps):
             step.fuse.append(self.context.command(Unit.FUSE, **(walk | more)))
 
         def wait() -> None:
-            step.fuse.extend(islice(others, 1))
+            step.fuse.extend(each for each in islice(others, 1) if each)
 
         wait()
-        if isinstance(self.reciprocals, SeriesReciprocals):
-            terms = self._series(step, self.reciprocals, add, wait)
+        if isinstance(self.reciprocals, SquareReciprocals):
+            last = self._square(step, self.reciprocals, add, wait)
+        elif isinstance(self.reciprocals, SeriesReciprocals):
+            last = self._series(step, self.reciprocals, add, wait)
         else:
-            terms = self._iterations(step, self.reciprocals, add, wait)
-        step.fuse += others
+            last = self._iterations(step, self.reciprocals, add, wait)
+        step.fuse += [each for each in others if each]
         found, passed = self.found.next(), self.passed.next()
-        stage = FUSE_STAGE.pack(d_dst=1, d_dtype=Dtype.I32)
-        add(found, *terms.rows, src=terms.source, stage=stage, mult=terms.factor, d_y=4 * self.n)
+        stage = FUSE_STAGE.pack(
+            d_dst=1, d_dtype=Dtype.I32, reduce=Reduce.SUM if last.products else Reduce.NONE
+        )
+        add(found, *last.rows, stage=stage, d_y=4 * self.n, **last.fields)
         step.stores.append(self.context.command(Unit.STORE, dram=passed, src=found, len=4 * self.n * rows))
         return passed
 
+    def _square(
+        self, step: TileStep, made: SquareReciprocals, add: Callable[..., None], wait: Callable[[], None]
+    ) -> "_Last":
+        """Add the commands that compute the factors of reciprocals by a square; return the last command."""
+        sums, found, error, less = self.work
+        scaled = FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE)
+        index = {"mult": 1 << 30, "shifts": bytes_word(1 - _SEGMENT_BITS), "clip_lo": 0, "clip_hi": 255}
+        add(found, sums, src=scaled, stage=self.tables.word(step, _GUESS, table=1, table_wide=1), **index)
+        wait()
+        add(error, sums, found, src=FUSE_SRC.pack(b_src=BSource.ACC, op=Op.MUL), op_shift=made.shift)
+        one = {"mult": 1 << 30, "shifts": bytes_word(1 - _FACTOR_BITS), "zp": made.factor}
+        add(self.factors, found, src=scaled, **one)
+        mult, exponent = quantize_multiplier(_ONE_OPERAND / made.one)
+        one = {"mult": -mult, "shifts": bytes_word(exponent), "zp": round(_ONE_OPERAND)}
+        add(less, error, src=scaled, **one)
+        wait()
+        multiplied = FUSE_SRC.pack(
+            b_src=BSource.ACC, op=Op.MUL, requant=Requant.IMM, rounding=Rounding.SINGLE
+        )
+        mult, exponent = quantize_multiplier(made.product_factor)
+        one = {"mult": -mult, "shifts": bytes_word(exponent), "zp": -made.offset, "op_shift": _PRODUCT_SHIFT}
+        add(self.factors.plus(self.rows), error, less, src=multiplied, **one)
+        wait()
+        (mult, exponent), (neg_mult, neg_exponent) = (quantize_multiplier(each) for each in made.scales)
+        product = FUSE_SRC.pack(
+            b_src=BSource.ACC, op=Op.MUL, requant=Requant.IMM, rounding=Rounding.SINGLE, neg_en=1
+        )
+        fields = {"src": product, "op_shift": _PRODUCT_SHIFT, "mult": mult, "neg_mult": neg_mult}
+        fields |= {"shifts": bytes_word(exponent, neg_exponent), "wx_count": 2, "a_v": self.rows}
+        return _Last((self.factors, found), fields, products=True)
+
     def _series(
         self, step: TileStep, made: SeriesReciprocals, add: Callable[..., None], wait: Callable[[], None]
-    ) -> "_Difference":
-        """Add the commands that compute the terms of reciprocals by a power series, and return the last two terms."""
+    ) -> "_Last":
+        """Add the commands that compute the terms of reciprocals by a power series; return the last command."""
         sums, whole, near, error, power, product = self.work
         scaled = FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE)
         biased = FUSE_SRC.pack(bias_en=1, requant=Requant.IMM, rounding=Rounding.SINGLE)
@@ -686,12 +1052,12 @@ class AcrossSteps(_TiledSteps):
         add(error, error, power, src=multiplied, op_shift=_RECIPROCAL_BITS)
         wait()
         add(product, error, near, src=multiplied, op_shift=bits - _NEAR_BITS)
-        return _Difference((whole, product), FUSE_SRC.pack(b_src=BSource.ACC, op=Op.SUB))
+        return _Last((whole, product), {"src": FUSE_SRC.pack(b_src=BSource.ACC, op=Op.SUB)})
 
     def _iterations(
         self, step: TileStep, made: Reciprocals, add: Callable[..., None], wait: Callable[[], None]
-    ) -> "_Difference":
-        """Add the commands that compute the terms of reciprocals by iterations, and return the last two terms."""
+    ) -> "_Last":
+        """Add the commands that compute the terms of reciprocals by iterations; return the last command."""
         sums, factors, high, first, second, product = self.work
         scaled = FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE)
         mult, exponent = quantize_multiplier(made.index_scale)
@@ -727,26 +1093,30 @@ class AcrossSteps(_TiledSteps):
         wait()
         shift = made.low + _RECIPROCAL_BITS - 2 * _MULTIPLIER_BITS
         add(product, first, high, src=FUSE_SRC.pack(**multiplied), op_shift=shift)
-        last = FUSE_SRC.pack(b_src=BSource.ACC, op=Op.MUL_SUB)
-        return _Difference((first, product), last, 1 << _MULTIPLIER_BITS)
+        less = FUSE_SRC.pack(b_src=BSource.ACC, op=Op.MUL_SUB)
+        return _Last((first, product), {"src": less, "mult": 1 << _MULTIPLIER_BITS})
 
-    def _slots(self, step: TileStep, number: int, rows: int, passed: BufferRef) -> BufferRef:
-        """Add the loads of the multipliers of a tile to a step; return the address of their slots.
+    def _slots(self, step: TileStep, rows: int, passed: BufferRef) -> BufferRef:
+        """Add the loads of the multipliers of `rows` rows to a step; return the address of their slots.
 
         Biases are 0 and exponents equal in all slots.
         """
+        if self.parts == 1 and self.slots.count < len(self.slots.buffers):
+            self._fill(step, self.slots.buffers[self.slots.count])
         slots, n = self.slots.next(), self.n
-
-        def load(at: int, count: int, **fields: int | BufferRef) -> None:
-            to = BufferRef(slots.buffer, slots.index, 0, 16 * n, at)
-            step.loads.append(self.context.command(Unit.LOAD, dst=to, y_count=count, dst_y=16 * n, **fields))
-
-        if number < len(self.slots.buffers):
-            for at, length, value in ((0, 4 * n, 0), (8 * n, n, self.exponent & 0xFF)):
-                word = Space.PARAM | LOAD_WORD.pack(fill=1, fill_value=value)
-                load(at, self.rows, word=word, dram=0, len=length)
-        load(4 * n, rows, word=Space.PARAM, dram=passed, dram_y=4 * n, len=4 * n)
+        to = BufferRef(slots.buffer, slots.index, 0, 16 * n, 4 * n)
+        line = {"dram_y": 4 * n, "len": 4 * n, "dst_y": 16 * n, "y_count": rows}
+        step.loads.append(self.context.command(Unit.LOAD, word=Space.PARAM, dram=passed, dst=to, **line))
         return slots
+
+    def _fill(self, step: TileStep, slots: CircularBuffer) -> None:
+        """Add the loads of biases and exponents of slots to a step."""
+        n = self.n
+        for at, length, value in ((0, 4 * n, 0), (8 * n, n, self.exponent & 0xFF)):
+            word = Space.PARAM | LOAD_WORD.pack(fill=1, fill_value=value)
+            to = BufferRef(slots, 0, 0, 16 * n, at)
+            line = {"len": length, "dst_y": 16 * n, "y_count": slots.size}
+            step.loads.append(self.context.command(Unit.LOAD, word=word, dram=0, dst=to, **line))
 
     def _results(
         self, step: TileStep, number: int, tile: _Begun, passed: BufferRef, parts: int
@@ -756,7 +1126,7 @@ class AcrossSteps(_TiledSteps):
         """
         (x, pitch, maxima), (*_, images, width) = tile, self.tiles[number]
         of_image, n, columns = ceil_div(width, self.n), self.n, self.columns
-        slots = self._slots(step, number, images * of_image, passed)
+        slots = self._slots(step, images * of_image, passed) if self.parts == 1 else None
         target, y, y_pitch = self._made(number)
         word = self.tables.word(
             step,
@@ -782,13 +1152,16 @@ class AcrossSteps(_TiledSteps):
         out = []
         for image, row, count, rows in self._parts(number, parts):
             at = image * of_image + row
+            multipliers = (
+                slots.plus(at) if slots else self._slots(step, count * rows, passed.plus(4 * n * at))
+            )
             fields: _Fields = {
                 "n_count": count,
                 "y_count": columns,
                 "x_count": rows,
                 "a_base": x.plus(image * columns * pitch + row * n),
                 "b_base": maxima.plus(at),
-                "p_base": slots.plus(at),
+                "p_base": multipliers,
                 "d_base": y.plus(image * columns * y_pitch + row * n),
                 "lanes_tail": (width - 1) % n + 1 if row + rows == of_image else n,
             }

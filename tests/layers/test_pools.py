@@ -121,6 +121,29 @@ def test_maxima_of_pairs(seed: int) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("seed", range(16))
+def test_averages_of_int16(seed: int) -> None:
+    """Random windows, of which FUSE adds the rows first if that takes fewer cycles; large sums, and memory sizes."""
+    print(f"seed {seed}")
+    draft = Draft(np.random.default_rng(seed))
+    rng = draft.rng
+    kernel = int(rng.integers(1, 6)), int(rng.integers(1, 6))
+    shape = int(rng.integers(1, 3)), *(int(each) for each in rng.integers(6, 40, 2)), int(rng.integers(1, 50))
+    x = draft.input(shape, "int16")
+    strides = tuple(int(each) for each in rng.integers(1, 4, 2))
+    pads = tuple(int(rng.integers(0, kernel[i % 2])) for i in range(4))
+    y = _pool(draft, "avg_pool2d", x, kernel, strides=strides, pads=pads)
+    graph, limit = draft.graph.finish([y.name]), int(rng.choice((1 << 14, 1 << 18)))
+    network = compile(graph, TARGETS[seed % 3], limits=MemoryLimits(sp_bytes=limit))
+    low, high = -(1 << 15), (1 << 15) - 1
+    for inputs in (draft.random_inputs(), {x.name: rng.choice((low, low + 1, high), shape).astype(np.int16)}):
+        with GoldenDevice(network.config, dram_bytes(network)) as device:
+            (found,) = run_on(device, network, inputs).values()
+        (wanted,) = evaluate(graph, inputs).values()
+        np.testing.assert_array_equal(found, wanted)
+    assert not network.host
+
+
 @pytest.mark.parametrize(
     ("op", "shape", "window", "share"),
     [
@@ -131,20 +154,24 @@ def test_maxima_of_pairs(seed: int) -> None:
         ("max_pool2d", (56, 56, 40), (2, 2, 0), 0.93),
         ("avg_pool2d", (13, 13, 1000), (13, 1, 0), 0.86),
         ("avg_pool2d", (13, 13, 500), (13, 1, 0), 0.79),
+        ("avg_pool2d of int16", (40, 40, 56), (3, 1, 1), 0.37),
+        ("avg_pool2d of int16", (56, 56, 64), (3, 2, 1), 0.64),
+        ("avg_pool2d of int16", (56, 56, 64), (2, 2, 0), 0.96),
     ],
 )
 def test_share_of_the_bus(
     op: str, shape: tuple[int, int, int], window: tuple[int, int, int], share: float
 ) -> None:
     draft, (kernel, stride, pad) = Draft(np.random.default_rng(0)), window
-    x = draft.input((1, *shape))
+    op, _, wide = op.partition(" of ")
+    x = draft.input((1, *shape), wide or "int8")
     y = _pool(draft, op, x, (kernel, kernel), strides=(stride, stride), pads=(pad,) * 4)
     graph, inputs = draft.graph.finish([y.name]), draft.random_inputs()
     network = compile(graph, "n16")
     with open_device(network, "rtl", 1, 100, 16, print) as device:
         found, cycles = Session(device, network).measure(inputs)
     np.testing.assert_array_equal(found[y.name], evaluate(graph, inputs)[y.name])
-    assert (x.elements + y.elements) / 16 / cycles >= share
+    assert (x.bytes + y.bytes) / 16 / cycles >= share
 
 
 def test_reciprocals_divide_exactly() -> None:
