@@ -162,7 +162,7 @@ class LayerBits:
     weights: int
 
 
-@identity("WeightReport", "samples", "sqnr_db", "worse", "right", "right_before", "layers")
+@identity("WeightReport", "samples", "sqnr_db", "worse", "changed", "right", "right_before", "layers")
 @dataclass(frozen=True)
 class WeightReport:
     """Bits of the weights of each layer, and the accuracy relative to the graph with 8-bit weights.
@@ -175,6 +175,8 @@ class WeightReport:
         Lowest signal-to-noise ratio of an output in dB; None if all outputs are equal.
     worse : int or None
         Number of samples that are labelled rightly with 8-bit weights, but not with these; None without labels.
+    changed : int or None
+        Number of samples whose label differs from that with 8-bit weights; None without labels.
     right, right_before : int or None
         Number of samples that are labelled rightly with these weights, and with 8-bit weights; None without labels.
     layers : tuple of LayerBits
@@ -184,6 +186,7 @@ class WeightReport:
     samples: int
     sqnr_db: float | None
     worse: int | None = None
+    changed: int | None = None
     right: int | None = None
     right_before: int | None = None
     layers: tuple[LayerBits, ...] = ()
@@ -201,7 +204,7 @@ class WeightReport:
             None if document["sqnr_db"] is None else float(document["sqnr_db"]),
             *(
                 None if document[name] is None else int(document[name])
-                for name in ("worse", "right", "right_before")
+                for name in ("worse", "changed", "right", "right_before")
             ),
             layers=tuple(restored(LayerBits, each) for each in document["layers"]),
         )

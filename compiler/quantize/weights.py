@@ -308,7 +308,7 @@ class WeightReader:
     Parameters
     ----------
     weights : (outputs, products) array
-        Exact weights.
+        Exact weights of each output.
     moments : (products, products) array
         Mean products of any two elements of the operand.
     gradients : (outputs, outputs) array or None
