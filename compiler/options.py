@@ -298,9 +298,13 @@ class AccuracyBudget:
 
     def __post_init__(self) -> None:
         if (self.worse is None) == (self.sqnr_db is None):
-            raise InputError("accuracy_budget must have either a number of labels (worse) or decibels (sqnr_db)")
+            raise InputError(
+                "accuracy_budget must have either a number of labels (worse) or decibels (sqnr_db)"
+            )
         if self.worse is not None and (type(self.worse) is not int or self.worse < 0):
-            raise InputError(f"accuracy_budget: worse must be an integer of at least 0, not {shown(self.worse)}")
+            raise InputError(
+                f"accuracy_budget: worse must be an integer of at least 0, not {shown(self.worse)}"
+            )
         decibels = self.sqnr_db
         if decibels is not None and not (type(decibels) in (int, float) and 0 < decibels < math.inf):
             raise InputError(f"accuracy_budget: sqnr_db must be a positive number, not {shown(decibels)}")
@@ -310,7 +314,9 @@ class AccuracyBudget:
             raise InputError("accuracy_budget: labels must be integers") from None
         object.__setattr__(self, "labels", labels)
         if self.worse is not None and not labels:
-            raise InputError("accuracy_budget: a budget in labels needs the labels of the calibration samples")
+            raise InputError(
+                "accuracy_budget: a budget in labels needs the labels of the calibration samples"
+            )
 
 
 @identity(
@@ -337,7 +343,16 @@ class AccuracyBudget:
     "host_costs",
     "unroll",
     "accuracy_budget",
-    added=("fuse", "enable", "disable", "host", "keep_on_accelerator", "host_costs", "unroll", "accuracy_budget"),
+    added=(
+        "fuse",
+        "enable",
+        "disable",
+        "host",
+        "keep_on_accelerator",
+        "host_costs",
+        "unroll",
+        "accuracy_budget",
+    ),
 )
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
@@ -400,7 +415,9 @@ class CompileOptions:
                 if name in self.enable and name in self.disable:
                     raise InputError(f"{option}: pass {name} cannot be both on and off")
         if self.accuracy_budget is not None and self.calibration is None:
-            raise InputError("accuracy_budget needs calibration samples (--calibrate, `calibration` in Python)")
+            raise InputError(
+                "accuracy_budget needs calibration samples (--calibrate, `calibration` in Python)"
+            )
 
     def runs(self, name: str) -> bool:
         """Return whether a pass of `PASSES` runs."""

@@ -1,8 +1,9 @@
-"""Cost of quantized weights in a trained language model: negative log-likelihood of stories260K, in float arithmetic.
+"""Cost of quantized weights in a trained language model, stories260K: its negative log-likelihood.
 
-The text is sampled by the model itself at temperature 1, half of it (seed 0) for calibration, half of it (seed 1) to
-measure. Quantized are all matrices of the layers and of the classifier, in groups of 32; the table of embeddings, of
-which each token reads one row, is rounded to 8 bits, and the gains of the norms remain float32.
+The text is sampled by the model itself at temperature 1, half of it (seed 0) for calibration, half of it
+(seed 1) to measure. Quantized are all matrices of the layers and of the classifier, in groups of 32; the
+table of embeddings, of which each token reads one row, is rounded to 8 bits, and the gains of the norms
+remain float32.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from compiler.quantize.weights import (
     quantize_groups,
 )
 
-Single = NDArray[np.float32]
+Values = NDArray[np.floating]
 #: Name of a matrix and its layer; the layer of the classifier is -1.
 Key = tuple[str, int]
 
@@ -63,9 +64,9 @@ class Llama:
 
     heads: int
     kv_heads: int
-    embedding: Single
-    norms: Mapping[str, Single]
-    matrices: Mapping[Key, Single]
+    embedding: Values
+    norms: Mapping[str, Values]
+    matrices: Mapping[Key, Values]
 
     @property
     def layers(self) -> int:
@@ -74,12 +75,12 @@ class Llama:
 
 
 def read_llama(path: Path) -> Llama:
-    """Read a model in llama2.c's format whose classifier shares the embedding: seven int32, then float32 weights."""
+    """Read a file of llama2.c with a shared classifier: seven int32, then float32 weights."""
     raw = path.read_bytes()
     width, hidden, layers, heads, kv_heads, tokens, _ = struct.unpack("<7i", raw[:28])
     rest = np.frombuffer(raw, np.float32, offset=28)
 
-    def take(*shape: int) -> Single:
+    def take(*shape: int) -> Values:
         nonlocal rest
         count = int(np.prod(shape))
         part, rest = rest[:count].reshape(shape).copy(), rest[count:]
@@ -97,17 +98,17 @@ def read_llama(path: Path) -> Llama:
     return Llama(heads, kv_heads, embedding, norms, {**matrices, CLASSIFIER: embedding})
 
 
-def _norm(x: Single, gain: Single) -> Single:
+def _norm(x: Values, gain: Values) -> Values:
     return np.asarray(gain * x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(_EPSILON)))
 
 
-def _norm_gradient(dy: Single, x: Single, gain: Single) -> Single:
+def _norm_gradient(dy: Values, x: Values, gain: Values) -> Values:
     inverse = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(_EPSILON))
     scaled = dy * gain
     return np.asarray(inverse * scaled - x * (inverse**3 * (scaled * x).mean(-1, keepdims=True)))
 
 
-def _rotated(x: Single, first: int = 0, sign: int = 1) -> Single:
+def _rotated(x: Values, first: int = 0, sign: int = 1) -> Values:
     """Rotate pairs of elements of (..., positions, head) by the angles of the positions, from `first` on."""
     size = x.shape[-1]
     angles = np.outer(np.arange(first, first + x.shape[-2]), 10000.0 ** (-np.arange(0, size, 2) / size))
@@ -117,12 +118,12 @@ def _rotated(x: Single, first: int = 0, sign: int = 1) -> Single:
     return y
 
 
-def _softmax(x: Single) -> Single:
+def _softmax(x: Values) -> Values:
     power = np.exp(x - x.max(-1, keepdims=True))
     return np.asarray(power / power.sum(-1, keepdims=True))
 
 
-def _silu(x: Single) -> Single:
+def _silu(x: Values) -> Values:
     return np.asarray(x / (1 + np.exp(-x)))
 
 
@@ -139,7 +140,7 @@ class _Run:
         Keys and values of earlier positions by layer, which are extended; None for whole stories.
     """
 
-    def __init__(self, model: Llama, tokens: NDArray, cache: list[tuple[Single, Single]] | None = None):
+    def __init__(self, model: Llama, tokens: NDArray, cache: list[tuple[Values, Values]] | None = None):
         self.model, self.kept = model, []
         x, positions = model.embedding[tokens], tokens.shape[1]
         first = cache[0][0].shape[2] if cache else 0
@@ -170,16 +171,16 @@ class _Run:
         self.last, self.h = x, _norm(x, model.norms["final"][0])
         self.probabilities = _softmax(self.h @ model.matrices[CLASSIFIER].T)
 
-    def split(self, x: Single, heads: int) -> Single:
+    def split(self, x: Values, heads: int) -> Values:
         """Return (stories, positions, width) as (stories, heads, positions, head)."""
         return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
 
-    def joined(self, x: Single) -> Single:
+    def joined(self, x: Values) -> Values:
         """Reverse `split`."""
         return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
 
-    def gradients(self, wanted: NDArray) -> Iterator[tuple[Key, Single, Single]]:
-        """Yield the key, the operand and the gradient of the result of each product, for the tokens that follow."""
+    def gradients(self, wanted: NDArray) -> Iterator[tuple[Key, Values, Values]]:
+        """Yield key, operand and gradient of the result of each product, for the tokens that follow."""
         model, dz = self.model, self.probabilities.copy()
         np.put_along_axis(dz, wanted[..., None], np.take_along_axis(dz, wanted[..., None], -1) - 1, -1)
         yield CLASSIFIER, self.h, dz
@@ -209,13 +210,13 @@ class _Run:
             back = dq @ w["wq"] + dk @ w["wk"] + dv @ w["wv"]
             dx = dx + _norm_gradient(back, x, model.norms["attention"][layer])
 
-    def _summed(self, x: Single) -> Single:
+    def _summed(self, x: Values) -> Values:
         """Add the gradients of the heads that share keys and values."""
         return x.reshape(x.shape[0], self.model.kv_heads, -1, *x.shape[2:]).sum(2)
 
 
 def sampled(model: Llama, seed: int, stories: int = STORIES, tokens: int = TOKENS) -> NDArray:
-    """Return stories as (stories, tokens) int array, sampled at temperature 1 after the token that starts a story."""
+    """Return stories, sampled at temperature 1 after the start token, as (stories, tokens) array."""
     rng, text, cache = np.random.default_rng(seed), np.ones((stories, 1), np.int64), []
     for _ in range(tokens - 1):
         chances = _Run(model, text[:, -1:], cache).probabilities[:, 0].cumsum(-1)
@@ -249,7 +250,7 @@ def readers(model: Llama, text: NDArray) -> dict[Key, WeightReader]:
 
 
 def _made(reader: WeightReader, bits: int, *, whole: bool = True) -> GroupWeights:
-    """Quantize a matrix; without `whole`, the errors of several outputs do not compensate each other (faster).
+    """Quantize a matrix; without `whole`, errors of several outputs do not compensate each other (faster).
 
     Those of the classifier do not in either case: the gradients of its many outputs are almost independent.
     """
@@ -285,13 +286,15 @@ def scaled(model: Llama, found: Mapping[Key, WeightReader]) -> tuple[Llama, dict
 def chosen_bits(found: Mapping[Key, WeightReader], mean: float) -> dict[Key, int]:
     """Return the bits of each matrix with the least expected loss and at most `mean` bits for a weight.
 
-    The expected loss of a matrix is half of `output_error` with the moments of the gradients (those of the text's own
-    tokens, which the model sampled, are the Fisher information).
+    The expected loss of a matrix is half of `output_error` with the moments of the gradients (those of the
+    text's own tokens, which the model sampled, are the Fisher information).
     """
     sizes = {key: each.weights.size for key, each in found.items()}
     noise = {
         str(key): [
-            output_error(_made(each, bits, whole=False).dequantized() - each.weights, each.moments, each.gradients)
+            output_error(
+                _made(each, bits, whole=False).dequantized() - each.weights, each.moments, each.gradients
+            )
             for bits in range(MIN_BITS, MAX_BITS + 1)
         ]
         for key, each in found.items()
@@ -307,14 +310,14 @@ def chosen_bits(found: Mapping[Key, WeightReader], mean: float) -> dict[Key, int
 
 
 def with_weights(model: Llama, made: Mapping[Key, GroupWeights]) -> Llama:
-    """Return the model with quantized weights, and embeddings rounded to 8 bits with a scale for each token."""
+    """Return the model with quantized weights, and embeddings of 8 bits with a scale for each token."""
     step = np.abs(model.embedding).max(1, keepdims=True) / 127
     matrices = {key: each.dequantized() for key, each in made.items()}
     return replace(model, embedding=np.rint(model.embedding / step) * step, matrices=matrices)
 
 
 def costs(path: Path, stories: int = STORIES) -> Iterator[tuple[str, float, float]]:
-    """Yield the name of each quantization, its mean number of bits, and its cost relative to the float model's loss."""
+    """Yield each quantization's name, its mean number of bits, and its cost relative to the float loss."""
     model = read_llama(path)
     texts = [sampled(model, seed, stories) for seed in (0, 1)]
     exact = loss(model, texts[1])
@@ -336,7 +339,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     default = Path(os.environ.get("MLA_MODELS", ".")) / "stories260K.bin"
     parser.add_argument("--model", type=Path, default=default, help="file in llama2.c's format")
-    parser.add_argument("--stories", type=int, default=STORIES, help="stories to calibrate with, and to measure")
+    parser.add_argument(
+        "--stories", type=int, default=STORIES, help="stories to calibrate with, and to measure"
+    )
     args = parser.parse_args()
     for name, bits, cost in costs(args.model, args.stories):
         print(f"{name:32} {bits:5.2f} bits {cost:+.2%}", flush=True)

@@ -1,4 +1,4 @@
-"""Bits per layer: weights of a quantized graph with fewer than eight bits, as far as an accuracy budget permits."""
+"""Bits per layer: weights of a quantized graph with fewer than eight bits under an accuracy budget."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,8 +29,8 @@ from compiler.reference import Kernels, evaluate
 from compiler.reference.evaluate import run_node
 from hw.errors import InputError
 
-#: Number of samples from which error compensation learns, on which sensitivity is measured, and on which a budget in
-#: decibels is checked; labels are checked on all samples.
+#: Number of samples from which error compensation learns, on which sensitivity is measured, and on which a
+#: budget in decibels is checked; labels are checked on all samples.
 _COMPENSATED_SAMPLES, _MEASURED_SAMPLES, _CHECKED_SAMPLES = 64, 8, 64
 #: Limit in bytes on the values that are kept of the calibration samples.
 _MAX_KEPT_BYTES = 1 << 30
@@ -49,8 +49,8 @@ class _Layer:
     exact : float64 array
         Real values of the weights, in the operator's layout.
     statistics : (moments, means) or None
-        As `statistics_of` returns them; moments are those of the deviations from the means if there is a bias, which
-        corrects the errors of the means.
+        As `statistics_of` returns them; moments are those of the deviations from the means if there is a
+        bias, which corrects the errors of the means.
     """
 
     node: Node
@@ -61,10 +61,11 @@ class _Layer:
 class WeightNarrower:
     """Quantizer of the weights of an int8 graph to fewer bits.
 
-    Weights remain int8 tensors, with values in the range of fewer bits and a scale for each output channel; biases are
-    converted to the new scales and compensate the expected errors. Therefore the new graph consists of the same
-    operators, and runs wherever the old one does. The products are those of int8 activations with constant int8
-    weights without zero points that no other node reads; subgraphs are left unchanged.
+    Weights remain int8 tensors, with values in the range of fewer bits and a scale for each output channel;
+    biases are converted to the new scales and compensate the expected errors. Therefore the new graph
+    consists of the same operators, and runs wherever the old one does. The products are those of int8
+    activations with constant int8 weights without zero points that no other node reads; subgraphs are left
+    unchanged.
 
     Parameters
     ----------
@@ -77,7 +78,8 @@ class WeightNarrower:
     """
 
     def __init__(self, graph: Graph, samples: Sequence[Sample], rounding: Kernels):
-        self.graph, self.rounding = graph, rounding
+        self.graph = graph
+        self.rounding: Kernels = rounding
         nodes = [node for node in graph if _suitable(graph, node)]
         kept: dict[str, list[NDArray]] = {node.inputs[0]: [] for node in nodes}
         self.values: list[dict[str, NDArray]] = []
@@ -166,7 +168,7 @@ class WeightNarrower:
         return made | {fixed.name: replace(fixed, data=data, quantization=_per_axis(product, 0))}
 
     def noise(self, name: str, bits: int) -> float:
-        """Return the noise of the outputs relative to their power if one node has fewer bits, on some samples.
+        """Return the noise of the outputs relative to their power if one node has fewer bits.
 
         Outputs of a softmax are measured before the softmax, which hides errors where it saturates.
         """
@@ -209,8 +211,7 @@ def _per_axis(scale: NDArray[np.float32], axis: int) -> Quantization:
 
 
 def _watched(graph: Graph) -> list[str]:
-    """Return the tensors whose noise counts: the outputs, or what a softmax, and conversions behind it, compute from.
-    """
+    """Return the tensors whose noise counts: outputs, or the operand of a softmax that computes one."""
     found = []
     for name in graph.sample_outputs:
         producer = graph.producer(name)
@@ -246,8 +247,8 @@ def _real(graph: Graph, name: str, values: Mapping[str, NDArray]) -> NDArray:
 def bit_steps(noise: Mapping[str, Sequence[float]], sizes: Mapping[str, int]) -> list[tuple[str, int]]:
     """Return the order in which layers lose bits: the least additional noise for each saved bit first.
 
-    Each layer's noise is replaced by its lower convex hull over the number of bits, so that the order is optimal for
-    every prefix if the noise of the layers adds up.
+    Each layer's noise is replaced by its lower convex hull over the number of bits, so that the order is
+    optimal for every prefix if the noise of the layers adds up.
 
     Parameters
     ----------
@@ -281,10 +282,11 @@ def fit_bits(
 ) -> tuple[Graph, WeightReport]:
     """Choose the bits of the weights of each layer of a quantized graph, and round the weights to them.
 
-    The sensitivity of a layer, the noise of the outputs if only its weights have fewer bits, is measured for 2 to 7
-    bits. Layers lose bits in the order of `bit_steps`, up to the last step at which the budget holds on the samples,
-    found by bisection. Labels that change for the better are chance as much as those that change for the worse, which
-    are fewer on the samples than on new data: a budget of labels also limits the changed labels, to twice its number.
+    The sensitivity of a layer, the noise of the outputs if only its weights have fewer bits, is measured for
+    2 to 7 bits. Layers lose bits in the order of `bit_steps`, up to the last step at which the budget holds
+    on the samples, found by bisection. Labels that change for the better are chance as much as those that
+    change for the worse, which are fewer on the samples than on new data: a budget of labels also limits the
+    changed labels, to twice its number.
 
     Parameters
     ----------
@@ -300,20 +302,23 @@ def fit_bits(
     Returns
     -------
     Graph, WeightReport
-        The graph with the new weights and biases, and the bits of each layer with the accuracy on the samples.
+        The graph with the new weights and biases, and the bits of each layer with the accuracy on the
+        samples.
 
     Raises
     ------
     InputError
-        The graph has no int8 products with constant weights, the samples do not match its inputs, or there is not
-        exactly one output and one label for each sample.
+        The graph has no int8 products with constant weights, the samples do not match its inputs, or there is
+        not exactly one output and one label for each sample.
     """
     graph = _with_own_constants(simplify(graph))
     given = with_states(graph, samples_of(graph, samples))
     check = _Check(graph, given, budget, rounding)
     narrower = WeightNarrower(graph, given, rounding)
     if not narrower.layers:
-        raise InputError(f"accuracy_budget: {graph.name!r} has no products of int8 values with constant int8 weights")
+        raise InputError(
+            f"accuracy_budget: {graph.name!r} has no products of int8 values with constant int8 weights"
+        )
     noise = {
         name: [narrower.noise(name, bits) for bits in range(MIN_BITS, MAX_BITS)] + [0.0]
         for name in narrower.layers
@@ -355,15 +360,18 @@ class _Check:
     """Measurement of the accuracy of graphs relative to the graph with 8-bit weights."""
 
     def __init__(self, graph: Graph, samples: Sequence[Sample], budget: AccuracyBudget, rounding: Kernels):
-        self.graph, self.budget, self.rounding = graph, budget, rounding
+        self.graph, self.budget = graph, budget
+        self.rounding: Kernels = rounding
         if budget.worse is not None:
             if len(graph.sample_outputs) != 1:
                 raise InputError(
-                    f"accuracy_budget: a budget in labels needs a model with one output, not {len(graph.sample_outputs)}"
+                    "accuracy_budget: a budget in labels needs a model with one output, "
+                    f"not {len(graph.sample_outputs)}"
                 )
             if len(budget.labels) != len(samples):
                 raise InputError(
-                    f"accuracy_budget: {len(samples):,} samples need as many labels, not {len(budget.labels):,}"
+                    f"accuracy_budget: {len(samples):,} samples need as many labels, "
+                    f"not {len(budget.labels):,}"
                 )
             classes = graph.tensors[graph.sample_outputs[0]].elements
             outside = [label for label in budget.labels if not 0 <= label < classes]

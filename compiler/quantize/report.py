@@ -194,7 +194,9 @@ class WeightReport:
     @property
     def mean_bits(self) -> float:
         """Mean number of bits of a weight."""
-        return sum(each.bits * each.weights for each in self.layers) / sum(each.weights for each in self.layers)
+        return sum(each.bits * each.weights for each in self.layers) / sum(
+            each.weights for each in self.layers
+        )
 
     @staticmethod
     def from_document(document: Mapping[str, Any]) -> "WeightReport":
@@ -358,7 +360,8 @@ def _weights(found: Mapping[str, Any] | None) -> list[str]:
         )
     layers = ", ".join(f"{_short(each['node'])} {each['bits']}" for each in found["layers"])
     return [
-        f"weights have {mean:.2f} bits on average, {mean / 8:.0%} of int8; compared with int8 weights: {accuracy}",
+        f"weights have {mean:.2f} bits on average, {mean / 8:.0%} of int8",
+        f"  compared with int8 weights: {accuracy}",
         f"  bits: {layers}",
     ]
 

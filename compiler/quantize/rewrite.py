@@ -1,6 +1,5 @@
 """Rewriting of a float graph into a quantized one, node by node, and quantization of its constants."""
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rounding of weights to few bits: steps of channels and groups, error compensation, and scaling by the activations."""
+"""Rounding of weights to few bits: scales, error compensation, and scaling by the activations."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ _EXPONENTS = (0.0, 0.15, 0.3, 0.45, 0.6)
 
 
 def weight_range(bits: int) -> tuple[int, int]:
-    """Return the smallest and the largest value of a weight; the range of 8 bits is symmetric, as TFLite requires.
+    """Return the smallest and the largest value of a weight; that of 8 bits is symmetric, as TFLite requires.
 
     Raises
     ------
@@ -82,18 +82,19 @@ def steps_of_rows(weights: NDArray, bits: int, importance: Real | None = None) -
 
 
 def compensated(weights: Real, moments: Real, scale: Real, low: int = -127, high: int = 127) -> Real:
-    """Round weights to steps one by one, and adjust the remaining ones to compensate the error of the outputs.
+    """Round weights one by one, and adjust the remaining ones to compensate the error of the outputs.
 
     This is the method of Frantar et al., GPTQ: Accurate Post-Training Quantization for Generative Pre-trained
-    Transformers, 2022: columns in descending order of the moments' diagonal, damped moments, the Cholesky factor of
-    their inverse, and updates of the remaining columns in blocks.
+    Transformers, 2022: columns in descending order of the moments' diagonal, damped moments, the Cholesky
+    factor of their inverse, and updates of the remaining columns in blocks.
 
     Parameters
     ----------
     weights : (outputs, products) float64 array
         Exact weights of each output.
     moments : (products, products) float64 array
-        Mean products of any two of the elements that the weights multiply (the Hessian of half the squared error).
+        Mean products of any two of the elements that the weights multiply (the Hessian of half the squared
+        error).
     scale : (outputs,) or (outputs, products) float64 array
         Step of the weights of each output, or of each weight.
     low, high : int
@@ -133,11 +134,11 @@ def refined(
 ) -> Real:
     """Change rounded weights one at a time as long as this reduces the error of the outputs.
 
-    The error is tr(G D A D^T), where D are the errors of the weights, A the moments of the operand and G those of the
-    gradients at the outputs. With G = 1 it is the squared error of the outputs; otherwise it is the Kronecker-factored
-    approximation of the loss of the whole network (Martens and Grosse, Optimizing Neural Networks with
-    Kronecker-factored Approximate Curvature, 2015; used for rounding by Tseng et al., Model-Preserving Adaptive
-    Rounding, 2025), in which the errors of several outputs compensate each other.
+    The error is tr(G D A D^T), where D are the errors of the weights, A the moments of the operand and G
+    those of the gradients at the outputs. With G = 1 it is the squared error of the outputs; otherwise it is
+    the Kronecker-factored approximation of the loss of the whole network (Martens and Grosse, Optimizing
+    Neural Networks with Kronecker-factored Approximate Curvature, 2015; used for rounding by Tseng et al.,
+    Model-Preserving Adaptive Rounding, 2025), in which the errors of several outputs compensate each other.
 
     Parameters
     ----------
@@ -150,7 +151,8 @@ def refined(
     low, high : int
         Smallest and largest integer.
     gradients : (outputs, outputs) float64 array or None
-        Mean products of the gradients of the loss at any two outputs; None for the squared error of the outputs.
+        Mean products of the gradients of the loss at any two outputs; None for the squared error of the
+        outputs.
 
     Returns
     -------
@@ -159,8 +161,8 @@ def refined(
     """
     a, made = damped(moments), rounded.copy()
     g = None if gradients is None else damped(gradients, _GRADIENT_DAMPING)
-    slope = (made * scale - weights) @ a
-    slope = slope if g is None else g @ slope
+    slope: Real = (made * scale - weights) @ a
+    slope = slope if g is None else np.asarray(g @ slope, np.float64)
     for _ in range(_SWEEPS):
         changed = False
         for i in range(weights.shape[1]):
@@ -173,7 +175,7 @@ def refined(
                 shift = g @ moved
             if moved.any():
                 made[:, i] = np.rint(made[:, i] + moved / scale[:, i])
-                slope += np.outer(shift, a[i])
+                slope = slope + np.outer(shift, a[i])
                 changed = True
         if not changed:
             break
@@ -192,7 +194,7 @@ def _moved(column: Real, scale: Real, slope: Real, curvature: float, g: Real, lo
     return moved
 
 
-def output_error(errors: Real, moments: Real, gradients: Real | None = None) -> float:
+def output_error(errors: NDArray, moments: Real, gradients: Real | None = None) -> float:
     """Return tr(G D A D^T) for errors D of weights; see `refined`."""
     through = errors @ moments
     return float(np.sum(errors * (through if gradients is None else gradients @ through)))
@@ -200,7 +202,7 @@ def output_error(errors: Real, moments: Real, gradients: Real | None = None) -> 
 
 @dataclass(frozen=True)
 class GroupWeights:
-    """Weights with one scale for each output and group of products, and a scale of these scales for each output.
+    """Weights with a scale for each output and group of products, and a scale of these for each output.
 
     Parameters
     ----------
@@ -252,8 +254,8 @@ def quantize_groups(
     group : int
         Number of consecutive products that share a scale.
     moments : (products, products) array or None
-        Mean products of any two elements of the operand on calibration samples, for rounding with error compensation
-        (`compensated`, `refined`). None: each weight is rounded to the nearest step.
+        Mean products of any two elements of the operand on calibration samples, for rounding with error
+        compensation (`compensated`, `refined`). None: each weight is rounded to the nearest step.
     gradients : (outputs, outputs) array or None
         Mean products of the gradients of the loss at any two outputs, for `refined`; requires `moments`.
 
@@ -267,7 +269,9 @@ def quantize_groups(
     if type(group) is not int or group < 1:
         raise InputError(f"group must be an integer of at least 1, not {group!r}")
     if exact.ndim != 2 or not exact.size or not np.isfinite(exact).all():
-        raise InputError(f"weights must be a matrix of finite numbers, not an array of shape {list(exact.shape)}")
+        raise InputError(
+            f"weights must be a matrix of finite numbers, not an array of shape {list(exact.shape)}"
+        )
     _check_moments("moments", moments, exact.shape[1])
     _check_moments("gradients", gradients, exact.shape[0])
     if gradients is not None and moments is None:
@@ -330,11 +334,11 @@ def activation_scales(
     """Return factors by which to multiply the columns of weights before they are rounded.
 
     Elements of the operand that matter more get larger factors, and thereby finer steps (Lin et al., AWQ:
-    Activation-aware Weight Quantization, 2023). The caller divides the operand by the factors, which is exact where a
-    preceding operator has a factor of its own for each element: the gain of a normalization, or the scales of the
-    rows of weights that compute the operand without a nonlinear function in between. An element matters by its
-    variance given the later elements, which error compensation cannot remove; factors are a power of it, and the power
-    with the smallest error of the outputs is chosen.
+    Activation-aware Weight Quantization, 2023). The caller divides the operand by the factors, which is exact
+    where a preceding operator has a factor of its own for each element: the gain of a normalization, or the
+    scales of the rows of weights that compute the operand without a nonlinear function in between. An element
+    matters by its variance given the later elements, which error compensation cannot remove; factors are a
+    power of it, and the power with the smallest error of the outputs is chosen.
 
     Parameters
     ----------
@@ -408,9 +412,10 @@ def moments_of(node: Node, weights: NDArray, values: Sequence[NDArray]) -> Real 
 
 
 def statistics_of(node: Node, weights: NDArray, values: Sequence[NDArray]) -> tuple[Real, Real] | None:
-    """Return the mean products of any two elements that contribute to one output, and the means of the elements.
+    """Return the mean products of any two elements that contribute to one output, and their means.
 
-    Parameters and conditions are those of `moments_of`; shapes are (groups, products, products) and (groups, products).
+    Parameters and conditions are those of `moments_of`; shapes are (groups, products, products) and (groups,
+    products).
     """
     depthwise = node.op == "depthwise_conv2d"
     products = weights[..., 0].size if depthwise else weights[0].size

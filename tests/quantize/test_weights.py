@@ -32,7 +32,7 @@ def weights(outputs: int, count: int) -> np.ndarray:
 
 
 def gptq(w: np.ndarray, hessian: np.ndarray, step: np.ndarray, low: int, high: int) -> np.ndarray:
-    """GPTQ as its derivation states it: after each column, the optimal update with the inverse of the rest's Hessian."""
+    """GPTQ as it is derived: after each column, the optimal update by the inverse of the rest's Hessian."""
     count = len(hessian)
     damped = hessian + 0.01 * np.trace(hessian) / count * np.eye(count)
     order = list(np.argsort(-np.diag(hessian), kind="stable"))
@@ -100,7 +100,10 @@ def test_groups_have_int4_values_and_unsigned_8_bit_scales() -> None:
     made = quantize_groups(w)
     assert made.values.dtype == np.int8 and made.values.shape == (6, 80)
     assert made.values.min() >= -8 and made.values.max() <= 7
-    assert made.group_scales.dtype == np.uint8 and made.group_scales.shape == (6, 3)  # the last group has 16 columns
+    assert made.group_scales.dtype == np.uint8 and made.group_scales.shape == (
+        6,
+        3,
+    )  # the last group has 16 columns
     assert made.group_scales.min() >= 1 and made.channel_scales.dtype == np.float32
     real = made.dequantized()
     for row, column in ((0, 5), (4, 40), (5, 79)):
