@@ -162,7 +162,9 @@ class LayerBits:
     weights: int
 
 
-@identity("WeightReport", "samples", "sqnr_db", "worse", "changed", "right", "right_before", "layers")
+@identity(
+    "WeightReport", "samples", "sqnr_db", "worse", "changed", "expected", "right", "right_before", "layers"
+)
 @dataclass(frozen=True)
 class WeightReport:
     """Bits of the weights of each layer, and the accuracy relative to the graph with 8-bit weights.
@@ -177,6 +179,8 @@ class WeightReport:
         Number of samples that are labelled rightly with 8-bit weights, but not with these; None without labels.
     changed : int or None
         Number of samples whose label differs from that with 8-bit weights; None without labels.
+    expected : float or None
+        Number of rightly labelled samples whose label the noise would change on average; None without labels.
     right, right_before : int or None
         Number of samples that are labelled rightly with these weights, and with 8-bit weights; None without labels.
     layers : tuple of LayerBits
@@ -187,6 +191,7 @@ class WeightReport:
     sqnr_db: float | None
     worse: int | None = None
     changed: int | None = None
+    expected: float | None = None
     right: int | None = None
     right_before: int | None = None
     layers: tuple[LayerBits, ...] = ()
@@ -201,13 +206,18 @@ class WeightReport:
     @staticmethod
     def from_document(document: Mapping[str, Any]) -> "WeightReport":
         """Restore a report from an untrusted document; raise KeyError, TypeError or ValueError if it is not valid."""
+        counts = {
+            name: None if document[name] is None else int(document[name])
+            for name in ("worse", "changed", "right", "right_before")
+        }
+        sqnr_db, expected = (
+            None if document[name] is None else float(document[name]) for name in ("sqnr_db", "expected")
+        )
         return WeightReport(
             int(document["samples"]),
-            None if document["sqnr_db"] is None else float(document["sqnr_db"]),
-            *(
-                None if document[name] is None else int(document[name])
-                for name in ("worse", "changed", "right", "right_before")
-            ),
+            sqnr_db,
+            expected=expected,
+            **counts,
             layers=tuple(restored(LayerBits, each) for each in document["layers"]),
         )
 

@@ -169,13 +169,13 @@ def refined(
             if g is None:
                 wanted = made[:, i] - slope[:, i] / (a[i, i] * scale[:, i])
                 moved = (np.clip(np.rint(wanted), low, high) - made[:, i]) * scale[:, i]
-                shift = moved
+                shift: Real = moved
             else:
                 moved = _moved(made[:, i], scale[:, i], slope[:, i], a[i, i], g, low, high)
-                shift = g @ moved
+                shift = np.asarray(g @ moved, np.float64)
             if moved.any():
                 made[:, i] = np.rint(made[:, i] + moved / scale[:, i])
-                slope = slope + np.outer(shift, a[i])
+                slope += shift[:, None] * a[i]
                 changed = True
         if not changed:
             break

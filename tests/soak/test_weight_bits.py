@@ -22,7 +22,7 @@ def data(name: str) -> Path:
     return path
 
 
-def test_keyword_spotting_with_half_of_the_bits() -> None:
+def test_keyword_spotting_with_three_quarters_of_the_bits() -> None:
     path = model("kws_ref_model")
     stored = np.load(data("data/kws_300.npz"))
     x, y = stored["x"], stored["y"].astype(int)
