@@ -57,7 +57,7 @@ def steps_of_rows(weights: NDArray, bits: int, importance: Real | None = None) -
     Parameters
     ----------
     weights : (rows, products) array
-        Exact weights.
+        Exact weights of each row.
     bits : int
         Number of bits of the integers.
     importance : (products,) float64 array or None
