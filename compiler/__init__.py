@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from compiler.api import compile
-    from compiler.options import CompileOptions
+    from compiler.options import AccuracyBudget, CompileOptions
     from compiler.runtime.compiled import CompiledNetwork
     from compiler.runtime.device import open_device
     from compiler.runtime.session import Session
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AccuracyBudget",
     "CompileOptions",
     "CompiledNetwork",
     "Generator",
@@ -42,6 +43,7 @@ __all__ = [
 
 #: Where each public name is defined.
 _DEFINITIONS = {
+    "AccuracyBudget": "compiler.options.AccuracyBudget",
     "CompileOptions": "compiler.options.CompileOptions",
     "CompiledNetwork": "compiler.runtime.compiled.CompiledNetwork",
     "Generator": "compiler.tuning.generators.generator.Generator",

@@ -19,6 +19,7 @@ from compiler.options import (
     DEFAULT_HOST_COSTS,
     ROUNDINGS,
     UNLIMITED,
+    AccuracyBudget,
     CompileOptions,
     DramTiming,
     HostCosts,
@@ -71,6 +72,7 @@ def compile(
     skip: str | None = None,
     keep_float: Sequence[str] = (),
     int16: Sequence[str] = (),
+    accuracy_budget: AccuracyBudget | None = None,
     dram: DramTiming = DEFAULT_DRAM,
     limits: MemoryLimits = UNLIMITED,
     fuse: bool = False,
@@ -131,6 +133,9 @@ def compile(
     int16 : sequence of str
         Names of nodes or operators of a float model whose activations are quantized to int16 instead of int8; "all" for
         all nodes (docs/quantization.md).
+    accuracy_budget : AccuracyBudget or None
+        Loss of accuracy, on the calibration samples, that weights with 2 to 7 bits may cause; the model may also be a
+        quantized one. None: weights have 8 bits, or those of the model.
     dram : DramTiming
         Latency and bandwidth of the DRAM to schedule for. Programs run with any DRAM and give the same outputs.
     limits : MemoryLimits
@@ -209,6 +214,9 @@ def compile(
         skip=skip,
         keep_float=keep_float,
         int16=int16,
+        accuracy_budget=checks.of_type(
+            "accuracy_budget", accuracy_budget, (AccuracyBudget, type(None)), "an AccuracyBudget"
+        ),
         dram=dram,
         limits=limits,
         fuse=fuse and schedule is None and not batches and skip is None and record is None,

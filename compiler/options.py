@@ -1,6 +1,8 @@
 """Options of a compilation: rounding, memory limits and DRAM timing."""
 
 import json
+import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -265,6 +267,58 @@ def unroll_factors(unroll: int | Mapping[str, int] | None) -> tuple[tuple[str, i
     return tuple(sorted(factors.items()))
 
 
+@identity("AccuracyBudget", "worse", "sqnr_db", "labels")
+@dataclass(frozen=True)
+class AccuracyBudget:
+    """Loss of accuracy that a user permits for weights with fewer bits, on the calibration samples.
+
+    Parameters
+    ----------
+    worse : int or None
+        Largest number of samples that 8-bit weights label rightly and weights with fewer bits do not.
+    sqnr_db : float or None
+        Smallest signal-to-noise ratio of each output in dB, relative to the outputs with 8-bit weights.
+    labels : sequence of int
+        Label of each calibration sample, for `worse`.
+
+    Raises
+    ------
+    InputError
+        Not exactly one of `worse` and `sqnr_db` is given, or it is out of range, or labels are missing or not integers.
+
+    Examples
+    --------
+    >>> budget = compiler.AccuracyBudget(worse=2, labels=labels)
+    >>> network = compiler.compile("network.tflite", calibration=samples, accuracy_budget=budget)
+    """
+
+    worse: int | None = None
+    sqnr_db: float | None = None
+    labels: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        if (self.worse is None) == (self.sqnr_db is None):
+            raise InputError(
+                "accuracy_budget must have either a number of labels (worse) or decibels (sqnr_db)"
+            )
+        if self.worse is not None and (type(self.worse) is not int or self.worse < 0):
+            raise InputError(
+                f"accuracy_budget: worse must be an integer of at least 0, not {shown(self.worse)}"
+            )
+        decibels = self.sqnr_db
+        if decibels is not None and not (type(decibels) in (int, float) and 0 < decibels < math.inf):
+            raise InputError(f"accuracy_budget: sqnr_db must be a positive number, not {shown(decibels)}")
+        try:
+            labels = tuple(operator.index(label) for label in self.labels)
+        except TypeError:
+            raise InputError("accuracy_budget: labels must be integers") from None
+        object.__setattr__(self, "labels", labels)
+        if self.worse is not None and not labels:
+            raise InputError(
+                "accuracy_budget: a budget in labels needs the labels of the calibration samples"
+            )
+
+
 @identity(
     "Options",
     "rounding",
@@ -288,7 +342,17 @@ def unroll_factors(unroll: int | Mapping[str, int] | None) -> tuple[tuple[str, i
     "keep_on_accelerator",
     "host_costs",
     "unroll",
-    added=("fuse", "enable", "disable", "host", "keep_on_accelerator", "host_costs", "unroll"),
+    "accuracy_budget",
+    added=(
+        "fuse",
+        "enable",
+        "disable",
+        "host",
+        "keep_on_accelerator",
+        "host_costs",
+        "unroll",
+        "accuracy_budget",
+    ),
 )
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
@@ -300,7 +364,7 @@ class CompileOptions:
         Kernels whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
     schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, int16, dram, limits
         Same as the parameters of `compile`.
-    fuse, enable, disable, host, keep_on_accelerator, host_costs
+    fuse, enable, disable, host, keep_on_accelerator, host_costs, accuracy_budget
         Same as the parameters of `compile`.
     unroll : tuple of (str, int)
         Names of loops and the factors by which they are unrolled, as `unroll_factors` returns them.
@@ -339,6 +403,7 @@ class CompileOptions:
     keep_on_accelerator: tuple[str, ...] = ()
     host_costs: HostCosts = DEFAULT_HOST_COSTS
     unroll: tuple[tuple[str, int], ...] = ()
+    accuracy_budget: AccuracyBudget | None = None
 
     def __post_init__(self) -> None:
         if self.rounding not in ROUNDINGS:
@@ -349,6 +414,10 @@ class CompileOptions:
                     raise InputError(f"{option} must be {', '.join(PASSES)}, not {shown(name)}")
                 if name in self.enable and name in self.disable:
                     raise InputError(f"{option}: pass {name} cannot be both on and off")
+        if self.accuracy_budget is not None and self.calibration is None:
+            raise InputError(
+                "accuracy_budget needs calibration samples (--calibrate, `calibration` in Python)"
+            )
 
     def runs(self, name: str) -> bool:
         """Return whether a pass of `PASSES` runs."""

@@ -64,6 +64,7 @@ from compiler.passes.split_bytes import split_bytes
 from compiler.quantize import QuantizationReport, quantize
 from compiler.quantize.plan import left_float, obstacle
 from compiler.quantize.ranges import random_samples
+from compiler.quantize.report import WeightReport
 from compiler.reference import Kernels
 from compiler.reference.control import MAX_ITERATIONS
 from compiler.runtime.compiled import CompiledNetwork
@@ -296,13 +297,26 @@ def _integer_graph(graph: Graph, options: CompileOptions) -> tuple[Graph, Quanti
     why = obstacle(graph)
     if why is None:
         return _quantized(graph, options)
-    if options.calibration is not None:
+    if options.calibration is not None and options.accuracy_budget is None:
         raise InputError(f"calibration is for float models; {graph.name} {why}")
     if options.keep_float:
         raise InputError(f"keep_float is for float models; {graph.name} {why}")
     if options.int16:
         raise InputError(f"int16 is for float models; {graph.name} {why}")
-    return chains_as_tables(graph, options.rounding), None
+    graph = chains_as_tables(graph, options.rounding)
+    if options.accuracy_budget is None:
+        return graph, None
+    graph, weights = _with_bits(graph, options)
+    return graph, QuantizationReport(weights.samples, 0, False, (), (), weights=weights)
+
+
+def _with_bits(graph: Graph, options: CompileOptions) -> tuple[Graph, WeightReport]:
+    """Round the weights of a quantized graph to as few bits as the accuracy budget permits."""
+    from compiler.quantize.bits import fit_bits
+
+    assert options.calibration is not None and options.accuracy_budget is not None
+    rounding = cast(Kernels, options.rounding)
+    return fit_bits(graph, options.calibration, options.accuracy_budget, rounding=rounding)
 
 
 def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, QuantizationReport]:
@@ -317,7 +331,11 @@ def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, Quantizati
         rounding=cast(Kernels, options.rounding),
         random=given is None,
     )
-    return simplify(made), report
+    made = simplify(made)
+    if options.accuracy_budget is not None:
+        made, weights = _with_bits(made, options)
+        report = replace(report, weights=weights)
+    return made, report
 
 
 #: Minimum number of nodes of repeated steps that become a loop if the user specifies how far loops are unrolled.
@@ -495,7 +513,7 @@ def _host_reasons(graph: Graph, report: QuantizationReport | None, reasons: dict
 
     Comparisons and the like are not quantized, but may read integers nevertheless, so their own reasons apply.
     """
-    if report is None:
+    if report is None or not report.measured:  # the model was quantized already
         return left_float(graph, reasons)
     own = {node.name for _, node in graph.walk() if node.op in LOGIC_OPS | ORDERING}
     return {

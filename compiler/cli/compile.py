@@ -35,8 +35,9 @@ from compiler.util.tables import Column, counted, format_table
 if TYPE_CHECKING:
     from compiler.cache.model_source import ModelSource
     from compiler.ir.graph import Graph
-    from compiler.options import CompileOptions, HostCosts
+    from compiler.options import AccuracyBudget, CompileOptions, HostCosts
     from compiler.pipeline import CompilationTrace
+    from compiler.quantize.ranges import Sample
     from compiler.runtime.compiled import CompiledNetwork
     from compiler.schedule.schedule import Schedule
 
@@ -109,6 +110,14 @@ def add_compile(parser: argparse.ArgumentParser, *, fuse: bool = False) -> None:
         default=[],
         help="quantize the activations of this node of a float model (or of all nodes of this operator, or of `all` "
         "nodes) to int16 instead of int8 (repeatable)",
+    )
+    parser.add_argument(
+        "--accuracy-budget",
+        metavar="LOSS",
+        type=_accuracy_loss,
+        help="round the weights of each layer, also those of a quantized model, to as few bits as this loss on the "
+        "samples of --calibrate permits: N samples labelled worse (the file then has the labels in y), or a "
+        "signal-to-noise ratio such as 30dB (default: none, 8 bits)",
     )
     for option, text in (("--enable", "run"), ("--disable", "do not run")):
         parser.add_argument(
@@ -186,6 +195,18 @@ def add_compile(parser: argparse.ArgumentParser, *, fuse: bool = False) -> None:
             "its expected error; takes seconds",
         )
     parser.add_argument("--no-cache", action="store_true", help="ignore cached compilations and proofs")
+
+
+def _accuracy_loss(text: str) -> dict[str, int | float]:
+    """Parse an argument, a number of labels or decibels as `30dB`: the arguments of an AccuracyBudget."""
+    from hw.errors import shown
+
+    number = re.fullmatch(r"(\d{1,9})|(\d{1,3}(?:\.\d{1,9})?) ?[dD][bB]", text, re.ASCII)
+    if number is None or (number[2] and float(number[2]) <= 0):
+        raise argparse.ArgumentTypeError(
+            f"must be a number of labels or decibels such as 30dB, not {shown(text)}"
+        )
+    return {"worse": int(number[1])} if number[1] else {"sqnr_db": float(number[2])}
 
 
 def _unrolled(text: str) -> tuple[str, int]:
@@ -268,6 +289,7 @@ def compile_model(
             skip=options.skip,
             keep_float=options.keep_float,
             int16=options.int16,
+            accuracy_budget=options.accuracy_budget,
             enable=options.enable,
             disable=options.disable,
             host=options.host,
@@ -327,8 +349,10 @@ def source_of(
     if "target" in vars(args):
         _check_limits(args)
     source, labeled = model_source(args, graph, use_cache), vars(args).get("data")
-    calibration = None
-    if args.calibrate:
+    calibration, budget = None, None
+    if args.accuracy_budget:
+        calibration, budget = _budgeted(args, source)
+    elif args.calibrate:
         calibration = read_samples(source.inputs, args.calibrate, None, args.seed)
     elif labeled and source.floating:
         limit = min(args.limit or MAX_CALIBRATION, MAX_CALIBRATION)
@@ -354,10 +378,28 @@ def source_of(
         keep_on_accelerator=tuple(args.keep_on_accelerator),
         host_costs=_host_costs(args),
         unroll=tuple(sorted(dict(args.unroll).items())),
+        accuracy_budget=budget,
         dram=dram,
         limits=MemoryLimits(args.sp_limit, args.acc_limit, args.dram_limit),
         fuse=vars(args).get("fuse", False),
     )
+
+
+def _budgeted(args: argparse.Namespace, source: "ModelSource") -> "tuple[list[Sample], AccuracyBudget]":
+    """Return the calibration samples and the accuracy budget, with the labels of the samples if it is one of labels."""
+    from compiler.cli.inputs import read_labeled, read_samples
+    from compiler.options import AccuracyBudget
+    from hw.errors import InputError
+
+    if not args.calibrate:
+        raise InputError("--accuracy-budget needs calibration samples (--calibrate)")
+    if "sqnr_db" in args.accuracy_budget:
+        samples = read_samples(source.inputs, args.calibrate, None, args.seed)
+        return samples, AccuracyBudget(**args.accuracy_budget)
+    samples, labels = read_labeled(args.calibrate, None, source.inputs, "reference")
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise InputError(f"{args.calibrate}: the labels in y must be one integer for each sample")
+    return samples, AccuracyBudget(**args.accuracy_budget, labels=tuple(int(label) for label in labels))
 
 
 def _host_costs(args: argparse.Namespace) -> "HostCosts":

@@ -191,6 +191,8 @@ def network_of(args: argparse.Namespace) -> "CompiledNetwork":
         raise InputError(f"{args.model} is already compiled: --keep-float applies to float models")
     if args.int16:
         raise InputError(f"{args.model} is already compiled: --int16 applies to float models")
+    if args.accuracy_budget:
+        raise InputError(f"{args.model} is already compiled: --accuracy-budget applies to models")
     if args.size:
         raise InputError(
             f"{args.model} is already compiled: --size applies to models with dynamic dimensions"

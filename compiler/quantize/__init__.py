@@ -1,6 +1,19 @@
 """Post-training quantization: converts a float32 graph, given samples of its inputs, to a graph of int8 operators."""
 
+from compiler.quantize.bits import WeightNarrower, fit_bits
 from compiler.quantize.quantize import quantize
-from compiler.quantize.report import OutputReport, QuantizationReport, TensorReport
+from compiler.quantize.report import LayerBits, OutputReport, QuantizationReport, TensorReport, WeightReport
+from compiler.quantize.weights import GroupWeights, quantize_groups
 
-__all__ = ["OutputReport", "QuantizationReport", "TensorReport", "quantize"]
+__all__ = [
+    "GroupWeights",
+    "LayerBits",
+    "OutputReport",
+    "QuantizationReport",
+    "TensorReport",
+    "WeightNarrower",
+    "WeightReport",
+    "fit_bits",
+    "quantize",
+    "quantize_groups",
+]

@@ -24,10 +24,10 @@ from compiler.quantize.plan import (
     kept_float,
     names_in,
     obstacle,
+    prepared,
     saturations,
     without_hybrids,
 )
-from compiler.quantize.prepare import prepared
 from compiler.quantize.ranges import (
     Calibration,
     ChannelMeans,

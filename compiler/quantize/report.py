@@ -142,6 +142,86 @@ class OutputLimits:
     int16: tuple[WideQuality, ...]
 
 
+@identity("LayerBits", "node", "bits", "weights")
+@dataclass(frozen=True)
+class LayerBits:
+    """Bits of the weights of a layer.
+
+    Parameters
+    ----------
+    node : str
+        Name of the product.
+    bits : int
+        Number of bits of its weights, 2 to 8.
+    weights : int
+        Number of its weights.
+    """
+
+    node: str
+    bits: int
+    weights: int
+
+
+@identity(
+    "WeightReport", "samples", "sqnr_db", "worse", "changed", "expected", "right", "right_before", "layers"
+)
+@dataclass(frozen=True)
+class WeightReport:
+    """Bits of the weights of each layer, and the accuracy relative to the graph with 8-bit weights.
+
+    Parameters
+    ----------
+    samples : int
+        Number of samples on which the accuracy was measured.
+    sqnr_db : float or None
+        Lowest signal-to-noise ratio of an output in dB; None if all outputs are equal.
+    worse : int or None
+        Number of samples that are labelled rightly with 8-bit weights, but not with these; None without labels.
+    changed : int or None
+        Number of samples whose label differs from that with 8-bit weights; None without labels.
+    expected : float or None
+        Number of rightly labelled samples whose label the noise would change on average; None without labels.
+    right, right_before : int or None
+        Number of samples that are labelled rightly with these weights, and with 8-bit weights; None without labels.
+    layers : tuple of LayerBits
+        Bits of each layer whose weights may have fewer than 8 bits.
+    """
+
+    samples: int
+    sqnr_db: float | None
+    worse: int | None = None
+    changed: int | None = None
+    expected: float | None = None
+    right: int | None = None
+    right_before: int | None = None
+    layers: tuple[LayerBits, ...] = ()
+
+    @property
+    def mean_bits(self) -> float:
+        """Mean number of bits of a weight."""
+        return sum(each.bits * each.weights for each in self.layers) / sum(
+            each.weights for each in self.layers
+        )
+
+    @staticmethod
+    def from_document(document: Mapping[str, Any]) -> "WeightReport":
+        """Restore a report from an untrusted document; raise KeyError, TypeError or ValueError if it is not valid."""
+        counts = {
+            name: None if document[name] is None else int(document[name])
+            for name in ("worse", "changed", "right", "right_before")
+        }
+        sqnr_db, expected = (
+            None if document[name] is None else float(document[name]) for name in ("sqnr_db", "expected")
+        )
+        return WeightReport(
+            int(document["samples"]),
+            sqnr_db,
+            expected=expected,
+            **counts,
+            layers=tuple(restored(LayerBits, each) for each in document["layers"]),
+        )
+
+
 @identity(
     "QuantizationReport",
     "samples",
@@ -152,7 +232,8 @@ class OutputLimits:
     "kept",
     "limits",
     "ranges",
-    added=("ranges",),
+    "weights",
+    added=("ranges", "weights"),
 )
 @dataclass(frozen=True)
 class QuantizationReport:
@@ -175,6 +256,8 @@ class QuantizationReport:
     ranges : dict
         Lowest and highest value of each quantized input in the samples, by name; None for an infinite value. Empty if
         the samples were random.
+    weights : WeightReport or None
+        Bits of the weights of each layer; None if all weights have 8 bits. The other figures are those with 8 bits.
     """
 
     samples: int
@@ -185,6 +268,7 @@ class QuantizationReport:
     kept: Mapping[str, str] = field(default_factory=dict)
     limits: OutputLimits | None = None
     ranges: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
+    weights: WeightReport | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the report as a JSON-serializable dict."""
@@ -220,6 +304,8 @@ class QuantizationReport:
         fields["ranges"] = {
             str(name): _bounds(each) for name, each in dict(document.get("ranges", {})).items()
         }
+        weights = document.get("weights")
+        fields["weights"] = None if weights is None else WeightReport.from_document(weights)
         counts = {name: int(document[name]) for name in ("samples", "measured")}
         return QuantizationReport(**counts, random=bool(document["random"]), **fields)
 
@@ -254,8 +340,9 @@ def summary(document: Mapping[str, Any]) -> list[str]:
     """Summarize the JSON document of a report: the errors of the outputs, and the nodes that add the most noise."""
     used = counted(document["samples"], "random sample" if document["random"] else "sample")
     advice = " (accuracy is meaningless, pass --calibrate)" if document["random"] else ""
+    weights = _weights(document.get("weights"))
     if not document["tensors"]:
-        return [_nothing(document["kept"].values())]
+        return weights or [_nothing(document["kept"].values())]
     lines = [f"quantized with {used}{advice}; compared with float on {document['measured']}:"]
     for each in document["outputs"]:
         lines.append(f"  output {each['name']}: {_output(each)}")
@@ -265,7 +352,28 @@ def summary(document: Mapping[str, Any]) -> list[str]:
     if noisy:
         worst = ", ".join(f"{_short(name)} {_db(db)}" for db, name in noisy[:_LISTED_NODES])
         lines.append(f"  lowest signal-to-noise ratios of single nodes: {worst}")
-    return [*lines, *_limits(document.get("limits"))]
+    return [*lines, *_limits(document.get("limits")), *weights]
+
+
+def _weights(found: Mapping[str, Any] | None) -> list[str]:
+    """Return the lines on the bits of weights and on the accuracy relative to 8 bits."""
+    if found is None:
+        return []
+    bits = sum(each["bits"] * each["weights"] for each in found["layers"])
+    mean = bits / sum(each["weights"] for each in found["layers"])
+    if found["worse"] is None:
+        accuracy = f"{_db(found['sqnr_db'])} on {counted(found['samples'], 'sample')}"
+    else:
+        accuracy = (
+            f"{found['worse']} of {counted(found['samples'], 'sample')} labelled worse, {found['right']} right "
+            f"({found['right_before']} before)"
+        )
+    layers = ", ".join(f"{_short(each['node'])} {each['bits']}" for each in found["layers"])
+    return [
+        f"weights have {mean:.2f} bits on average, {mean / 8:.0%} of int8",
+        f"  compared with int8 weights: {accuracy}",
+        f"  bits: {layers}",
+    ]
 
 
 def _limits(limits: Mapping[str, Any] | None) -> list[str]:

@@ -1,12 +1,10 @@
 """Rewriting of a float graph into a quantized one, node by node, and quantization of its constants."""
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from compiler.frontends.builder import GraphBuilder
@@ -15,6 +13,7 @@ from compiler.ir.ops import OPS
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED, int16_tensors
 from compiler.quantize.ranges import MIN_SCALE, affine_of, power_of_two, stored, symmetric_16
+from compiler.quantize.weights import as_rows, compensated, from_rows, moments_of
 
 #: Maximum magnitude of an int32 bias, which leaves half of the range for the sum of products.
 _MAX_BIAS = 1 << 30
@@ -83,10 +82,10 @@ def quantized_weights(
     steps = np.rint(weights.astype(np.float64) / scale.astype(np.float64).reshape(shape))
     q = _per_axis(scale, axis) if per_channel else Quantization.per_tensor(float(scale[0]))
     if moments is not None:
-        rows = _as_rows(weights.astype(np.float64), axis, len(moments))
+        rows = as_rows(weights.astype(np.float64), axis, len(moments))
         scales = np.broadcast_to(scale.astype(np.float64), largest.shape).reshape(rows.shape[:2])
         rounded = [compensated(*each) for each in zip(rows, moments, scales, strict=True)]
-        steps = _from_rows(np.stack(rounded), axis, weights.shape)
+        steps = from_rows(np.stack(rounded), axis, weights.shape)
     fixed = QuantizedConstant(np.clip(steps, -127, 127).astype(np.int8), q)
     if bias is None:
         return fixed, None
@@ -94,115 +93,6 @@ def quantized_weights(
     steps = np.rint(bias.astype(np.float64) / product.astype(np.float64))
     q = _per_axis(product, 0) if per_channel else Quantization.per_tensor(float(product[0]))
     return fixed, QuantizedConstant(np.clip(steps, -max_bias, max_bias).astype(bias_type), q)
-
-
-def _as_rows(weights: NDArray, axis: int, groups: int) -> NDArray:
-    """Return weights as (groups, outputs of a group, products of an output)."""
-    channels = weights.shape[axis]
-    return np.moveaxis(weights, axis, 0).reshape(groups, channels // groups, -1)
-
-
-def _from_rows(rows: NDArray, axis: int, shape: tuple[int, ...]) -> NDArray:
-    """Reverse `_as_rows`."""
-    others = tuple(size for i, size in enumerate(shape) if i != axis)
-    return np.moveaxis(rows.reshape(shape[axis], *others), 0, axis)
-
-
-#: Weights after which the errors of all previous ones are applied to the rest at once.
-_COMPENSATED_TOGETHER = 128
-#: Regularization of moments, relative to their mean diagonal, which limits the compensation by few samples.
-_DAMPING = 0.01
-
-
-def compensated(
-    weights: NDArray[np.float64], moments: NDArray[np.float64], scale: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Round weights to steps one by one, and adjust the remaining ones to compensate the error of the outputs.
-
-    This is the method of Frantar et al., GPTQ: Accurate Post-Training Quantization, 2022.
-
-    Parameters
-    ----------
-    weights : (outputs, products) float64 array
-        Exact weights of each output.
-    moments : (products, products) float64 array
-        Mean products of any two of the elements that the weights multiply.
-    scale : (outputs,) float64 array
-        Step of the weights of each output.
-
-    Returns
-    -------
-    (outputs, products) float64 array
-        Integers between -127 and 127.
-    """
-    count = weights.shape[1]
-    damping = _DAMPING * float(np.trace(moments)) / count or 1.0
-    order = np.argsort(-np.diag(moments), kind="stable")
-    rest, steps = weights[:, order].copy(), np.zeros_like(weights)
-    inverse = np.linalg.inv(moments[np.ix_(order, order)] + damping * np.eye(count))
-    upper = np.linalg.cholesky((inverse + inverse.T) / 2).T
-    for start in range(0, count, _COMPENSATED_TOGETHER):
-        stop = min(start + _COMPENSATED_TOGETHER, count)
-        errors = np.zeros((len(weights), stop - start))
-        for i in range(start, stop):
-            steps[:, order[i]] = np.clip(np.rint(rest[:, i] / scale), -127, 127)
-            errors[:, i - start] = (rest[:, i] - steps[:, order[i]] * scale) / upper[i, i]
-            rest[:, i + 1 : stop] -= np.outer(errors[:, i - start], upper[i, i + 1 : stop])
-        rest[:, stop:] -= errors @ upper[start:stop, stop:]
-    return steps
-
-
-#: Maximum number of products of an output, and of outputs per sample, whose moments are measured.
-_MAX_PRODUCTS, _MAX_OUTPUTS = 1536, 512
-
-
-def moments_of(node: Node, weights: NDArray, values: Sequence[NDArray]) -> NDArray[np.float64] | None:
-    """Return the mean products of any two elements that contribute to one output, for each group of channels.
-
-    Parameters
-    ----------
-    node : Node
-        Product with constant weights.
-    weights : array
-        Weights in the operator's layout.
-    values : list of array
-        Values of the operand for some samples.
-
-    Returns
-    -------
-    (groups, products, products) array or None
-        None for transposed convolutions, for too many products, and without finite samples.
-    """
-    depthwise = node.op == "depthwise_conv2d"
-    products = weights[..., 0].size if depthwise else weights[0].size
-    if node.op == "conv_transpose2d" or products > _MAX_PRODUCTS or not values:
-        return None
-    total, count = 0.0, 0
-    for each in values:
-        rows = _multiplied(node, weights, each.astype(np.float64))
-        total, count = total + rows.swapaxes(1, 2) @ rows, count + rows.shape[1]
-    mean = np.asarray(total) / count
-    return mean if np.isfinite(mean).all() else None
-
-
-def _multiplied(node: Node, weights: NDArray, x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the elements that some outputs multiply, as (groups, outputs, products)."""
-    if node.op == "dense":
-        rows = x.reshape(1, -1, x.shape[-1])
-        return rows[:, :: -(-rows.shape[1] // _MAX_OUTPUTS)]
-    depthwise = node.op == "depthwise_conv2d"
-    kernel = weights.shape[:2] if depthwise else weights.shape[1:3]
-    (top, left, bottom, right), (dy, dx) = node.attributes["pads"], node.attributes["dilations"]
-    sy, sx = node.attributes["strides"]
-    padded = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
-    extent = ((kernel[0] - 1) * dy + 1, (kernel[1] - 1) * dx + 1)
-    windows = sliding_window_view(padded, extent, (1, 2))[:, ::sy, ::sx, :, ::dy, ::dx]
-    step = -(-windows.shape[0] * windows.shape[1] * windows.shape[2] // _MAX_OUTPUTS)
-    places = np.unravel_index(np.arange(0, math.prod(windows.shape[:3]), step), windows.shape[:3])
-    taken = windows[places]  # (outputs, channels, kernel height, kernel width)
-    groups = taken.shape[1] if depthwise else node.attributes["groups"]
-    split = taken.reshape(len(taken), groups, -1, *kernel).transpose(1, 0, 3, 4, 2)
-    return split.reshape(groups, len(taken), -1)
 
 
 def expected_error(

@@ -94,3 +94,43 @@ def test_run_and_compile_print_quantization_error(mla, network, data, tmp_path):
         assert told[0] == "quantized with 5 samples; compared with float on 5:", result.out
         assert "output y: " in told[1] and " dB, maximum error " in told[1] and "same top 1 in" in told[1]
         assert "of single nodes: " in told[2] and told[2].count(" dB") == 3
+
+
+def test_accuracy_budget_reports_bits_of_weights(mla, network, data):
+    options = ("--device", "golden", "--json", "-", "--no-cache", "--no-db")
+    found = mla("run", network, "--calibrate", data, "--accuracy-budget", "20dB", *options)
+    weights = json.loads(found.out)["quantization"]["weights"]
+    assert weights["sqnr_db"] >= 20 and min(each["bits"] for each in weights["layers"]) < 8
+    assert (
+        json.loads(mla("run", network, "--calibrate", data, *options).out)["quantization"].get("weights")
+        is None
+    )
+
+
+def test_accuracy_budget_of_quantized_model_counts_labels(mla, tmp_path):
+    data, package = tmp_path / "labeled.npz", tmp_path / "kws.mla"
+    images = np.random.default_rng(0).integers(-128, 128, (2, 49, 10, 1)).astype(np.int8)
+    np.savez(data, x=images, y=np.array([3, 4]))
+    command = ("compile", trained("kws_ref_model"), "--calibrate", data, "--no-cache", "--no-db")
+    found = mla(*command, "--accuracy-budget", 2, "-o", package)
+    assert found.status == 0 and "compared with int8 weights: 0 of 2 samples labelled worse" in found.out
+    assert mla("run", package, "--device", "golden", "--accuracy-budget", 2).err.endswith(
+        "is already compiled: --accuracy-budget applies to models\n"
+    )
+    np.savez(data, x=images, y=np.array([3, 40]))
+    wrong = mla(*command, "--accuracy-budget", 2, "-o", package)
+    assert wrong.status == 2 and "--accuracy-budget: labels must be 0..11, not 40" in wrong.err
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--accuracy-budget", "2"], "--accuracy-budget needs calibration samples (--calibrate)"),
+        (["--accuracy-budget", "0dB"], "must be a number of labels or decibels such as 30dB, not '0dB'"),
+        (["--accuracy-budget", "many"], "must be a number of labels or decibels such as 30dB, not 'many'"),
+        (["--accuracy-budget", "1", "--calibrate", "DATA"], "labels in 'y'"),
+    ],
+)
+def test_unsuitable_accuracy_budgets_are_rejected(mla, network, data, options, text):
+    found = mla("run", network, *(data if each == "DATA" else each for each in options))
+    assert found.status == 2 and text in found.err and found.err.count("\n") == 1

@@ -15,11 +15,11 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import OPS
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.quantize import QuantizationReport, quantize
-from compiler.quantize.plan import EDGE
-from compiler.quantize.prepare import folded_scales
+from compiler.quantize.plan import EDGE, folded_scales
 from compiler.quantize.ranges import ChannelMeans, symmetric_16
 from compiler.quantize.report import summary
-from compiler.quantize.rewrite import expected_error, moments_of, quantized_weights
+from compiler.quantize.rewrite import expected_error, quantized_weights
+from compiler.quantize.weights import moments_of
 from compiler.reference import evaluate
 from hw.errors import InputError
 from scripts.quantization_quality import float_graph

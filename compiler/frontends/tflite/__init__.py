@@ -9,8 +9,7 @@ from compiler.frontends.tflite import (
     reshape,
     state,
 )
-from compiler.frontends.tflite.constant_folding import KNOWN
-from compiler.frontends.tflite.reader import read_tflite
+from compiler.frontends.tflite.reader import KNOWN, read_tflite
 from compiler.frontends.tflite.registry import CONVERTERS
 
 #: Modules whose import registers all conversions.

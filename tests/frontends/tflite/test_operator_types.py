@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from compiler.frontends.tflite.constant_folding import KNOWN
+from compiler.frontends.tflite.reader import KNOWN
 from compiler.frontends.tflite.registry import CONVERTERS
 from tests.frontends.tflite.type_sweep import RECURRENT, Trial, outcome, trials
 from tests.support.tflite_kinds import KINDS

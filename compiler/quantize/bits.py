@@ -1,0 +1,461 @@
+"""Bits per layer: weights of a quantized graph with fewer than eight bits under an accuracy budget."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.graph import Graph, Node, rebuild, unused_name
+from compiler.ir.tensor import Quantization, Tensor
+from compiler.options import AccuracyBudget
+from compiler.passes import simplify
+from compiler.quantize.plan import LAYOUT, WEIGHTED
+from compiler.quantize.ranges import Calibration, Sample, samples_of, with_states
+from compiler.quantize.report import LayerBits, OutputErrors, WeightReport
+from compiler.quantize.weights import (
+    MAX_BITS,
+    MIN_BITS,
+    Real,
+    as_rows,
+    compensated,
+    from_rows,
+    refined,
+    statistics_of,
+    steps_of_rows,
+    weight_range,
+)
+from compiler.reference import Kernels, evaluate
+from compiler.reference.evaluate import run_node
+from hw.errors import InputError
+
+#: Number of samples from which error compensation learns, on which sensitivity is measured, and on which a
+#: budget in decibels is checked; labels are checked on all samples.
+_COMPENSATED_SAMPLES, _MEASURED_SAMPLES, _CHECKED_SAMPLES = 64, 8, 64
+#: Limit in bytes on the values that are kept of the calibration samples.
+_MAX_KEPT_BYTES = 1 << 30
+#: Probability with which as many new samples as there are calibration samples meet a budget in labels.
+_CONFIDENCE = 0.9
+#: Maximum magnitude of a bias, as in the quantization of float models.
+_MAX_BIAS = 1 << 30
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Product of int8 activations with constant int8 weights.
+
+    Parameters
+    ----------
+    node : Node
+        Product whose weights may change.
+    exact : float64 array
+        Real values of the weights, in the operator's layout.
+    statistics : (moments, means) or None
+        As `statistics_of` returns them; moments are those of the deviations from the means if there is a
+        bias, which corrects the errors of the means.
+    """
+
+    node: Node
+    exact: Real
+    statistics: tuple[Real, Real] | None
+
+
+class WeightNarrower:
+    """Quantizer of the weights of an int8 graph to fewer bits.
+
+    Weights remain int8 tensors, with values in the range of fewer bits and a scale for each output channel;
+    biases are converted to the new scales and compensate the expected errors. Therefore the new graph
+    consists of the same operators, and runs wherever the old one does. The products are those of int8
+    activations with constant int8 weights without zero points that no other node reads; subgraphs are left
+    unchanged.
+
+    Parameters
+    ----------
+    graph : Graph
+        Quantized graph, which remains as it is.
+    samples : list of Sample
+        Calibration samples of its inputs.
+    rounding : Kernels
+        Kernels whose rounding is used for evaluation.
+    """
+
+    def __init__(self, graph: Graph, samples: Sequence[Sample], rounding: Kernels):
+        self.graph = graph
+        self.rounding: Kernels = rounding
+        nodes = [node for node in graph if _suitable(graph, node)]
+        kept: dict[str, list[NDArray]] = {node.inputs[0]: [] for node in nodes}
+        self.values: list[dict[str, NDArray]] = []
+        left = _MAX_KEPT_BYTES
+        for sample in samples[:_COMPENSATED_SAMPLES]:
+            values = evaluate(graph, sample, rounding=rounding, keep=True)
+            left -= sum(each.nbytes for each in values.values())
+            if len(self.values) < _MEASURED_SAMPLES and (left >= 0 or not self.values):
+                self.values.append(values)
+            for name, each in kept.items():
+                if left >= 0 or not each:
+                    each.append(values[name])
+        self.layers = {node.name: self._layer(node, kept[node.inputs[0]]) for node in nodes}
+        self._made: dict[tuple[str, int], dict[str, Tensor]] = {}
+
+    def _layer(self, node: Node, values: Sequence[NDArray]) -> _Layer:
+        x, weights, *bias = self.graph.ins(node)
+        assert x.quantization is not None and weights.quantization is not None and weights.data is not None
+        exact = weights.quantization.dequantized(weights.data).astype(np.float64)
+        real = [x.quantization.dequantized(each) for each in values]
+        found = statistics_of(node, exact, real)
+        if found is not None and bias:
+            moments, means = found
+            found = moments - means[:, :, None] * means[:, None, :], means
+        return _Layer(node, exact, found)
+
+    def narrowed(self, bits: Mapping[str, int]) -> Graph:
+        """Return the graph with the given numbers of bits of weights, by node; other weights are unchanged.
+
+        Raises
+        ------
+        InputError
+            A number of bits is out of range, or weights of a node cannot be changed.
+        """
+        changed: dict[str, Tensor] = {}
+        for name, count in bits.items():
+            weight_range(count)
+            if name not in self.layers:
+                raise InputError(f"bits: {name!r} is not a product with constant int8 weights of its own")
+            if count < MAX_BITS:
+                changed |= self._tensors(name, count)
+        return rebuild(self.graph, self.graph, changed=changed) if changed else self.graph
+
+    def _tensors(self, name: str, bits: int) -> dict[str, Tensor]:
+        """Return the weights and the bias of a node with fewer bits, by tensor name; the result is cached."""
+        if (name, bits) not in self._made:
+            self._made[name, bits] = self._rounded(self.layers[name], bits)
+        return self._made[name, bits]
+
+    def _rounded(self, layer: _Layer, bits: int) -> dict[str, Tensor]:
+        x, old, *bias = self.graph.ins(layer.node)
+        assert x.quantization is not None and old.quantization is not None
+        axis, (low, high) = WEIGHTED[layer.node.op], weight_range(bits)
+        channels = old.shape[axis]
+        before = np.broadcast_to(np.array(old.quantization.scale, np.float64), channels)
+        moments, means = layer.statistics or (None, None)
+        groups = 1 if moments is None else len(moments)
+        rows = as_rows(layer.exact, axis, groups)
+        rounded, scales = np.zeros_like(rows), np.zeros(rows.shape[:2])
+        for i, exact in enumerate(rows):
+            own = None if moments is None else moments[i]
+            steps = steps_of_rows(exact, bits, None if own is None else np.diag(own))
+            # A channel of zeros keeps its scale, in which its bias is exact.
+            steps = np.where(exact.any(1), steps, before.reshape(groups, -1)[i])
+            scales[i] = steps.astype(np.float32)
+            wide = np.repeat(scales[i][:, None], exact.shape[1], 1)
+            if own is None:
+                rounded[i] = np.clip(np.rint(exact / wide), low, high)
+            else:
+                rounded[i] = compensated(exact, own, wide, low, high)
+                rounded[i] = refined(exact, rounded[i], wide, own, low, high)
+        scale = scales.reshape(-1).astype(np.float32)
+        data = from_rows(rounded, axis, old.shape).astype(np.int8)
+        made = {old.name: replace(old, data=np.ascontiguousarray(data), quantization=_per_axis(scale, axis))}
+        if not bias:
+            return made
+        fixed = bias[0]
+        assert fixed.data is not None
+        product = (np.float32(x.quantization.scale[0]) * scale).astype(np.float32)
+        exact_bias = fixed.data * (x.quantization.scale[0] * before)
+        if means is not None:
+            errors = rounded * scales[:, :, None] - rows
+            exact_bias = exact_bias - np.einsum("gop,gp->go", errors, means).reshape(-1)
+        whole = np.rint(exact_bias / product.astype(np.float64))
+        data = np.clip(whole, -_MAX_BIAS, _MAX_BIAS).astype(fixed.dtype)
+        return made | {fixed.name: replace(fixed, data=data, quantization=_per_axis(product, 0))}
+
+    def noise(self, name: str, bits: int) -> float:
+        """Return the noise of the outputs relative to their power if one node has fewer bits.
+
+        Outputs of a softmax are measured before the softmax, which hides errors where it saturates.
+        """
+        made = self.narrowed({name: bits})
+        total = 0.0
+        for watched in _watched(self.graph):
+            errors = OutputErrors()
+            for values in self.values:
+                new = _rerun(made, values, name, self.rounding)
+                exact, found = (_real(self.graph, watched, each) for each in (values, values | new))
+                errors.add(exact, found)
+            total += errors.noise / errors.signal if errors.signal else 0.0
+        return total
+
+
+def _suitable(graph: Graph, node: Node) -> bool:
+    """Return True for a product of int8 activations with constant int8 weights that no other node reads."""
+    if node.op not in WEIGHTED:
+        return False
+    x, weights, *bias = graph.ins(node)
+    if any(each.data is None or len(graph.consumers(each.name)) > 1 for each in (weights, *bias)):
+        return False
+    if any(each.name in graph.outputs for each in (weights, *bias)) or x.data is not None:
+        return False
+    given, q = x.quantization, weights.quantization
+    return (
+        (x.dtype, weights.dtype) == ("int8", "int8")
+        and given is not None
+        and given.whole
+        and q is not None
+        and not any(q.zero_point)
+        and (q.whole or q.axis == WEIGHTED[node.op])
+        and all(each.dtype == "int32" for each in bias)
+        and graph.out(node).quantization is not None
+    )
+
+
+def _per_axis(scale: NDArray[np.float32], axis: int) -> Quantization:
+    return Quantization(tuple(float(each) for each in scale), (0,) * len(scale), axis)
+
+
+def _watched(graph: Graph) -> list[str]:
+    """Return the tensors whose noise counts: outputs, or the operand of a softmax that computes one."""
+    found = []
+    for name in graph.sample_outputs:
+        producer = graph.producer(name)
+        start, ended = name, False
+        while producer is not None and producer.op in ("dequantize", "softmax", *LAYOUT) and not ended:
+            name, ended = producer.inputs[0], producer.op == "softmax"
+            producer = graph.producer(name)
+        found.append(name if ended else start)
+    return list(dict.fromkeys(found))
+
+
+def _rerun(graph: Graph, values: Mapping[str, NDArray], first: str, rounding: Kernels) -> dict[str, NDArray]:
+    """Return the tensors of a graph that depend on one node, given the values of the others."""
+    new: dict[str, NDArray] = {}
+    for node in graph:
+        if node.name == first or any(name in new for name in node.inputs):
+            operands = [new[name] if name in new else _value(graph, name, values) for name in node.inputs]
+            new |= zip(node.outputs, run_node(graph, node, operands, rounding=rounding), strict=True)
+    return new
+
+
+def _value(graph: Graph, name: str, values: Mapping[str, NDArray]) -> NDArray:
+    data = graph.tensors[name].data
+    return values[name] if data is None else data
+
+
+def _real(graph: Graph, name: str, values: Mapping[str, NDArray]) -> NDArray:
+    """Return the real numbers that a tensor represents."""
+    q, found = graph.tensors[name].quantization, _value(graph, name, values)
+    return found.astype(np.float64) if q is None else q.dequantized(found)
+
+
+def bit_steps(noise: Mapping[str, Sequence[float]], sizes: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Return the order in which layers lose bits: the least additional noise for each saved bit first.
+
+    Each layer's noise is replaced by its lower convex hull over the number of bits, so that the order is
+    optimal for every prefix if the noise of the layers adds up.
+
+    Parameters
+    ----------
+    noise : dict
+        Noise with 2, 3, ... 8 bits, by layer.
+    sizes : dict
+        Number of weights by layer.
+
+    Returns
+    -------
+    list of (str, int)
+        Layers and their new number of bits.
+    """
+    steps = []
+    for place, (name, each) in enumerate(noise.items()):
+        rising = np.maximum.accumulate(np.asarray(each, np.float64)[::-1])[::-1]  # fewer bits, no less noise
+        bits = MAX_BITS
+        while bits > MIN_BITS:
+            slopes = [
+                (rising[lower - MIN_BITS] - rising[bits - MIN_BITS]) / (bits - lower)
+                for lower in range(MIN_BITS, bits)
+            ]
+            lower = MIN_BITS + int(np.argmin(slopes))
+            steps.append((slopes[lower - MIN_BITS] / sizes[name], place, -lower, name))
+            bits = lower
+    return [(name, -lower) for _, _, lower, name in sorted(steps)]
+
+
+def fit_bits(
+    graph: Graph, samples: Calibration, budget: AccuracyBudget, *, rounding: Kernels = "reference"
+) -> tuple[Graph, WeightReport]:
+    """Choose the bits of the weights of each layer of a quantized graph, and round the weights to them.
+
+    The sensitivity of a layer, the noise of the outputs if only its weights have fewer bits, is measured for
+    2 to 7 bits. Layers lose bits in the order of `bit_steps`, up to the last step at which the budget holds
+    on the samples, found by bisection.
+    Because bits are chosen on the samples, these understate the loss on others: a budget of
+    labels also limits the number of changes that the noise and the margins of the samples let expect, so that as
+    many other samples exceed the budget with a probability of at most 10%.
+
+    Parameters
+    ----------
+    graph : Graph
+        Quantized graph: a quantized model, or a float model after `compiler.quantize.quantize`.
+    samples : Calibration
+        Calibration data: a dict of arrays whose first axis indexes samples, or a list of samples.
+    budget : AccuracyBudget
+        Permitted loss of accuracy, relative to the given graph.
+    rounding : Kernels
+        Kernels whose rounding is used for evaluation.
+
+    Returns
+    -------
+    Graph, WeightReport
+        The graph with the new weights and biases, and the bits of each layer with the accuracy on the
+        samples.
+
+    Raises
+    ------
+    InputError
+        The graph has no int8 products with constant weights, the samples do not match its inputs, or there is
+        not exactly one output and one label for each sample.
+    """
+    graph = _with_own_constants(simplify(graph))
+    given = with_states(graph, samples_of(graph, samples))
+    check = _Check(graph, given, budget, rounding)
+    narrower = WeightNarrower(graph, given, rounding)
+    if not narrower.layers:
+        raise InputError(
+            f"accuracy_budget: {graph.name!r} has no products of int8 values with constant int8 weights"
+        )
+    noise = {
+        name: [narrower.noise(name, bits) for bits in range(MIN_BITS, MAX_BITS)] + [0.0]
+        for name in narrower.layers
+    }
+    sizes = {name: layer.exact.size for name, layer in narrower.layers.items()}
+    steps = bit_steps(noise, sizes)
+    first, last = 0, len(steps)
+    result = check.measured(graph)
+    made = graph
+    while first < last:
+        middle = (first + last + 1) // 2
+        candidate = narrower.narrowed(dict(steps[:middle]))
+        found = check.measured(candidate)
+        if check.holds(found):
+            first, made, result = middle, candidate, found
+        else:
+            last = middle - 1
+    bits = dict.fromkeys(sizes, MAX_BITS) | dict(steps[:first])
+    layers = tuple(LayerBits(name, bits[name], sizes[name]) for name in sizes)
+    return made, replace(result, layers=layers)
+
+
+def _with_own_constants(graph: Graph) -> Graph:
+    """Return the graph in which products do not share constant weights or biases with other nodes."""
+    nodes, changed, used = [], {}, set[str]()
+    for node in graph:
+        inputs = list(node.inputs)
+        for i, name in enumerate(inputs):
+            if i and node.op in WEIGHTED and graph.tensors[name].constant:
+                if name in used:
+                    inputs[i] = unused_name(name, graph.tensors, changed)
+                    changed[inputs[i]] = replace(graph.tensors[name], name=inputs[i])
+                used.add(name)
+        nodes.append(replace(node, inputs=tuple(inputs)))
+    return rebuild(graph, nodes, changed=changed) if changed else graph
+
+
+class _Check:
+    """Measurement of the accuracy of graphs relative to the graph with 8-bit weights."""
+
+    def __init__(self, graph: Graph, samples: Sequence[Sample], budget: AccuracyBudget, rounding: Kernels):
+        self.graph, self.budget = graph, budget
+        self.rounding: Kernels = rounding
+        if budget.worse is not None:
+            if len(graph.sample_outputs) != 1:
+                raise InputError(
+                    "accuracy_budget: a budget in labels needs a model with one output, "
+                    f"not {len(graph.sample_outputs)}"
+                )
+            if len(budget.labels) != len(samples):
+                raise InputError(
+                    f"accuracy_budget: {len(samples):,} samples need as many labels, "
+                    f"not {len(budget.labels):,}"
+                )
+            classes = graph.tensors[graph.sample_outputs[0]].elements
+            outside = [label for label in budget.labels if not 0 <= label < classes]
+            if outside:
+                raise InputError(f"accuracy_budget: labels must be 0..{classes - 1}, not {outside[0]}")
+            self.samples = list(samples)
+        else:
+            self.samples = list(samples[:_CHECKED_SAMPLES])
+        self.scores = _watched(graph)
+        self.wanted = [self._outputs(graph, sample) for sample in self.samples]
+
+    def _outputs(self, graph: Graph, sample: Sample) -> dict[str, NDArray]:
+        """Return the real values of the outputs and of the tensors in front of their softmax."""
+        values = evaluate(graph, sample, rounding=self.rounding, keep=True)
+        return {name: _real(graph, name, values) for name in (*graph.sample_outputs, *self.scores)}
+
+    def measured(self, graph: Graph) -> WeightReport:
+        """Return the accuracy of a graph; `layers` of the report is empty."""
+        errors = {name: OutputErrors() for name in graph.sample_outputs}
+        right = before = worse = changed = 0
+        margins: list[float] = []
+        moves: list[float] = []
+        for i, (sample, wanted) in enumerate(zip(self.samples, self.wanted, strict=True)):
+            found = wanted if graph is self.graph else self._outputs(graph, sample)
+            for name, each in errors.items():
+                each.add(wanted[name], found[name])
+            if self.budget.labels:
+                (name,) = errors
+                was, now = (int(each[name].argmax()) == self.budget.labels[i] for each in (wanted, found))
+                right, before, worse = right + now, before + was, worse + (was and not now)
+                changed += int(wanted[name].argmax()) != int(found[name].argmax())
+                scores, others = (each[self.scores[0]].reshape(-1) for each in (wanted, found))
+                second, first = np.argsort(scores, kind="stable")[-2:] if scores.size > 1 else (0, 0)
+                moves.append(float(others[first] - others[second] - scores[first] + scores[second]))
+                if was:
+                    margins.append(float(scores[first] - scores[second]))
+        ratios = [each.sqnr_db for each in errors.values() if each.sqnr_db is not None]
+        return WeightReport(
+            samples=len(self.samples),
+            sqnr_db=min(ratios, default=None),
+            worse=worse if self.budget.labels else None,
+            changed=changed if self.budget.labels else None,
+            expected=_expected_changes(margins, moves) if self.budget.labels else None,
+            right=right if self.budget.labels else None,
+            right_before=before if self.budget.labels else None,
+        )
+
+    def holds(self, found: WeightReport) -> bool:
+        """Return True if an accuracy is within the budget."""
+        if self.budget.worse is not None:
+            assert found.worse is not None and found.expected is not None
+            return found.worse <= self.budget.worse and found.expected <= _largest_mean(self.budget.worse)
+        assert self.budget.sqnr_db is not None
+        return found.sqnr_db is None or found.sqnr_db >= self.budget.sqnr_db
+
+
+def _expected_changes(margins: Sequence[float], moves: Sequence[float]) -> float:
+    """Return the expected number of changed labels for normally distributed changes of margins.
+
+    Parameters
+    ----------
+    margins : sequence of float
+        Difference of the two largest scores of each sample that is labelled rightly.
+    moves : sequence of float
+        Change of this difference by the new weights, of every sample.
+    """
+    deviation = math.sqrt(sum(each * each for each in moves) / len(moves))
+    if not deviation:
+        return 0.0
+    return sum(0.5 * math.erfc(margin / deviation / math.sqrt(2)) for margin in margins)
+
+
+def _largest_mean(count: int) -> float:
+    """Return the largest mean of a Poisson distribution that exceeds `count` with a probability of at most 10%."""
+    low, high = 0.0, count + 1.0
+    for _ in range(40):
+        mean = (low + high) / 2
+        term = inside = math.exp(-mean)
+        for i in range(1, count + 1):
+            term *= mean / i
+            inside += term
+        low, high = (mean, high) if inside >= _CONFIDENCE else (low, mean)
+    return low

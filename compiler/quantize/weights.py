@@ -1,0 +1,449 @@
+"""Rounding of weights to few bits: scales, error compensation, and scaling by the activations."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from compiler.ir.graph import Node
+from hw.errors import InputError
+
+Real = NDArray[np.float64]
+
+#: Smallest and largest number of bits of a weight.
+MIN_BITS, MAX_BITS = 2, 8
+#: Weights after which the errors of all previous ones are applied to the rest at once.
+_COMPENSATED_TOGETHER = 128
+#: Regularization of moments, relative to their mean diagonal, which limits the compensation by few samples.
+_DAMPING = 0.01
+#: The same for the moments of gradients, which vary more from sample to sample.
+_GRADIENT_DAMPING = 0.05
+#: Steps that are tried for a row of weights, relative to the step that clips nothing.
+_FRACTIONS = np.linspace(1.0, 0.5, 26)
+#: Maximum number of passes over the weights in `refined`.
+_SWEEPS = 4
+#: Largest scale of a group of weights, an unsigned 8-bit integer.
+_MAX_GROUP_SCALE = 255
+#: Exponents of the importance of the operand's elements that `activation_scales` tries.
+_EXPONENTS = (0.0, 0.15, 0.3, 0.45, 0.6)
+
+
+def weight_range(bits: int) -> tuple[int, int]:
+    """Return the smallest and the largest value of a weight; that of 8 bits is symmetric, as TFLite requires.
+
+    Raises
+    ------
+    InputError
+        The number of bits is not an integer from 2 to 8.
+    """
+    if type(bits) is not int or not MIN_BITS <= bits <= MAX_BITS:
+        raise InputError(f"bits must be an integer from {MIN_BITS} to {MAX_BITS}, not {bits!r}")
+    high = (1 << (bits - 1)) - 1
+    return (-high if bits == MAX_BITS else -high - 1), high
+
+
+def damped(moments: NDArray, share: float = _DAMPING) -> Real:
+    """Return moments with a share of their mean diagonal added to the diagonal."""
+    size = len(moments)
+    return np.asarray(moments + (share * float(np.trace(moments)) / size or 1.0) * np.eye(size))
+
+
+def steps_of_rows(weights: NDArray, bits: int, importance: Real | None = None) -> Real:
+    """Return the step of each row of weights with the smallest error of the weights, rounded one by one.
+
+    Parameters
+    ----------
+    weights : (rows, products) array
+        Exact weights of each row.
+    bits : int
+        Number of bits of the integers.
+    importance : (products,) float64 array or None
+        Weight of the squared error in each column; None for equal weights.
+
+    Returns
+    -------
+    (rows,) float64 array
+        Positive steps: the one that clips nothing, or a fraction of it; 1 for a row of zeros.
+    """
+    low, high = weight_range(bits)
+    exact = weights.astype(np.float64)
+    largest = np.abs(exact).max(1) / high
+    best, least = np.where(largest > 0, largest, 1.0), np.full(len(exact), np.inf)
+    for fraction in _FRACTIONS:
+        step = (np.where(largest > 0, largest, 1.0) * fraction)[:, None]
+        errors = np.square(np.clip(np.rint(exact / step), low, high) * step - exact)
+        errors = errors.sum(1) if importance is None else errors @ importance
+        best = np.where(errors < least, step[:, 0], best)
+        least = np.minimum(errors, least)
+    return np.asarray(best)
+
+
+def compensated(weights: Real, moments: Real, scale: Real, low: int = -127, high: int = 127) -> Real:
+    """Round weights one by one, and adjust the remaining ones to compensate the error of the outputs.
+
+    This is the method of Frantar et al., GPTQ: Accurate Post-Training Quantization for Generative Pre-trained
+    Transformers, 2022: columns in descending order of the moments' diagonal, damped moments, the Cholesky
+    factor of their inverse, and updates of the remaining columns in blocks.
+
+    Parameters
+    ----------
+    weights : (outputs, products) float64 array
+        Exact weights of each output.
+    moments : (products, products) float64 array
+        Mean products of any two of the elements that the weights multiply (the Hessian of half the squared
+        error).
+    scale : (outputs,) or (outputs, products) float64 array
+        Step of the weights of each output, or of each weight.
+    low, high : int
+        Smallest and largest integer.
+
+    Returns
+    -------
+    (outputs, products) float64 array
+        Integers between `low` and `high`.
+    """
+    count = weights.shape[1]
+    order = np.argsort(-np.diag(moments), kind="stable")
+    rest, rounded = weights[:, order].copy(), np.zeros_like(weights)
+    steps = np.broadcast_to(scale[:, None] if scale.ndim == 1 else scale, weights.shape)[:, order]
+    inverse = np.linalg.inv(damped(moments)[np.ix_(order, order)])
+    upper = np.linalg.cholesky((inverse + inverse.T) / 2).T
+    for start in range(0, count, _COMPENSATED_TOGETHER):
+        stop = min(start + _COMPENSATED_TOGETHER, count)
+        errors = np.zeros((len(weights), stop - start))
+        for i in range(start, stop):
+            whole = np.clip(np.rint(rest[:, i] / steps[:, i]), low, high)
+            rounded[:, order[i]] = whole
+            errors[:, i - start] = (rest[:, i] - whole * steps[:, i]) / upper[i, i]
+            rest[:, i + 1 : stop] -= np.outer(errors[:, i - start], upper[i, i + 1 : stop])
+        rest[:, stop:] -= errors @ upper[start:stop, stop:]
+    return rounded
+
+
+def refined(
+    weights: Real,
+    rounded: Real,
+    scale: Real,
+    moments: Real,
+    low: int,
+    high: int,
+    gradients: Real | None = None,
+) -> Real:
+    """Change rounded weights one at a time as long as this reduces the error of the outputs.
+
+    The error is tr(G D A D^T), where D are the errors of the weights, A the moments of the operand and G
+    those of the gradients at the outputs. With G = 1 it is the squared error of the outputs; otherwise it is
+    the Kronecker-factored approximation of the loss of the whole network (Martens and Grosse, Optimizing
+    Neural Networks with Kronecker-factored Approximate Curvature, 2015; used for rounding by Tseng et al.,
+    Model-Preserving Adaptive Rounding, 2025), in which the errors of several outputs compensate each other.
+
+    Parameters
+    ----------
+    weights, rounded : (outputs, products) float64 arrays
+        Exact weights, and integers to start from.
+    scale : (outputs, products) float64 array
+        Step of each weight.
+    moments : (products, products) float64 array
+        Mean products of any two elements of the operand.
+    low, high : int
+        Smallest and largest integer.
+    gradients : (outputs, outputs) float64 array or None
+        Mean products of the gradients of the loss at any two outputs; None for the squared error of the
+        outputs.
+
+    Returns
+    -------
+    (outputs, products) float64 array
+        Integers between `low` and `high`.
+    """
+    a, made = damped(moments), rounded.copy()
+    g = None if gradients is None else damped(gradients, _GRADIENT_DAMPING)
+    slope: Real = (made * scale - weights) @ a
+    slope = slope if g is None else np.asarray(g @ slope, np.float64)
+    for _ in range(_SWEEPS):
+        changed = False
+        for i in range(weights.shape[1]):
+            if g is None:
+                wanted = made[:, i] - slope[:, i] / (a[i, i] * scale[:, i])
+                moved = (np.clip(np.rint(wanted), low, high) - made[:, i]) * scale[:, i]
+                shift: Real = moved
+            else:
+                moved = _moved(made[:, i], scale[:, i], slope[:, i], a[i, i], g, low, high)
+                shift = np.asarray(g @ moved, np.float64)
+            if moved.any():
+                made[:, i] = np.rint(made[:, i] + moved / scale[:, i])
+                slope += shift[:, None] * a[i]
+                changed = True
+        if not changed:
+            break
+    return made
+
+
+def _moved(column: Real, scale: Real, slope: Real, curvature: float, g: Real, low: int, high: int) -> Real:
+    """Return the changes of one column of weights that reduce the error, each output after the other."""
+    slope, moved = slope.copy(), np.zeros(len(column))
+    for row in range(len(column)):
+        wanted = round(float(column[row] - slope[row] / (g[row, row] * curvature * scale[row])))
+        change = (min(max(wanted, low), high) - column[row]) * scale[row]
+        if change:
+            moved[row] = change
+            slope += g[:, row] * (change * curvature)
+    return moved
+
+
+def output_error(errors: NDArray, moments: Real, gradients: Real | None = None) -> float:
+    """Return tr(G D A D^T) for errors D of weights; see `refined`."""
+    through = errors @ moments
+    return float(np.sum(errors * (through if gradients is None else gradients @ through)))
+
+
+@dataclass(frozen=True)
+class GroupWeights:
+    """Weights with a scale for each output and group of products, and a scale of these for each output.
+
+    Parameters
+    ----------
+    values : (outputs, products) int8 array
+        Integers in the range of `bits` bits; -8..7 for 4 bits.
+    group_scales : (outputs, groups) uint8 array
+        Scale of each group, 1..255.
+    channel_scales : (outputs,) float32 array
+        Value of one unit of the group scales of each output.
+    group : int
+        Number of products of a group; the last group of an output may be smaller.
+    bits : int
+        Number of bits of a value.
+    """
+
+    values: NDArray[np.int8]
+    group_scales: NDArray[np.uint8]
+    channel_scales: NDArray[np.float32]
+    group: int
+    bits: int
+
+    @property
+    def steps(self) -> Real:
+        """The step of each weight, as (outputs, products)."""
+        wide = np.repeat(self.group_scales.astype(np.float64), self.group, 1)[:, : self.values.shape[1]]
+        return np.asarray(wide * self.channel_scales[:, None].astype(np.float64))
+
+    def dequantized(self) -> NDArray[np.float32]:
+        """Return the real numbers that the integers represent."""
+        return np.asarray((self.values * self.steps).astype(np.float32))
+
+
+def quantize_groups(
+    weights: NDArray,
+    bits: int = 4,
+    *,
+    group: int = 32,
+    moments: Real | None = None,
+    gradients: Real | None = None,
+) -> GroupWeights:
+    """Quantize a matrix of weights with a scale for each group of the reduction and output.
+
+    Parameters
+    ----------
+    weights : (outputs, products) array
+        Exact weights; each output is the sum of the products of a row with the operand.
+    bits : int
+        Number of bits of the integers, 2 to 8.
+    group : int
+        Number of consecutive products that share a scale.
+    moments : (products, products) array or None
+        Mean products of any two elements of the operand on calibration samples, for rounding with error
+        compensation (`compensated`, `refined`). None: each weight is rounded to the nearest step.
+    gradients : (outputs, outputs) array or None
+        Mean products of the gradients of the loss at any two outputs, for `refined`; requires `moments`.
+
+    Raises
+    ------
+    InputError
+        `bits` or `group` is out of range, the weights are not a finite matrix, or moments do not fit them.
+    """
+    low, high = weight_range(bits)
+    exact = np.asarray(weights, np.float64)
+    if type(group) is not int or group < 1:
+        raise InputError(f"group must be an integer of at least 1, not {group!r}")
+    if exact.ndim != 2 or not exact.size or not np.isfinite(exact).all():
+        raise InputError(
+            f"weights must be a matrix of finite numbers, not an array of shape {list(exact.shape)}"
+        )
+    _check_moments("moments", moments, exact.shape[1])
+    _check_moments("gradients", gradients, exact.shape[0])
+    if gradients is not None and moments is None:
+        raise InputError("gradients must come with moments")
+    importance = None if moments is None else np.diag(moments)
+    parts = [slice(start, start + group) for start in range(0, exact.shape[1], group)]
+    ideal = [
+        steps_of_rows(exact[:, part], bits, None if importance is None else importance[part])
+        * np.any(exact[:, part], 1)
+        for part in parts
+    ]
+    real = np.stack(ideal, 1)
+    largest = real.max(1)
+    unit = (np.where(largest > 0, largest, 1.0) / _MAX_GROUP_SCALE).astype(np.float32)
+    scales = np.clip(np.rint(real / unit[:, None].astype(np.float64)), 1, _MAX_GROUP_SCALE).astype(np.uint8)
+    made = GroupWeights(np.zeros(exact.shape, np.int8), scales, unit, group, bits)
+    steps = made.steps
+    if moments is None:
+        rounded = np.clip(np.rint(exact / steps), low, high)
+    else:
+        rounded = compensated(exact, moments, steps, low, high)
+        rounded = refined(exact, rounded, steps, moments, low, high)
+        if gradients is not None:
+            rounded = refined(exact, rounded, steps, moments, low, high, gradients)
+    return GroupWeights(rounded.astype(np.int8), scales, unit, group, bits)
+
+
+def _check_moments(name: str, moments: Real | None, size: int) -> None:
+    """Raise InputError unless moments, if given, are a finite matrix with `size` rows and columns."""
+    if moments is not None and (np.shape(moments) != (size, size) or not np.isfinite(moments).all()):
+        raise InputError(f"{name} must be {size} x {size} finite numbers")
+
+
+@dataclass(frozen=True)
+class WeightReader:
+    """A matrix of weights and the statistics with which to round it.
+
+    Parameters
+    ----------
+    weights : (outputs, products) array
+        Exact weights of each output.
+    moments : (products, products) array
+        Mean products of any two elements of the operand.
+    gradients : (outputs, outputs) array or None
+        Mean products of the gradients of the loss at any two outputs.
+    """
+
+    weights: NDArray
+    moments: Real
+    gradients: Real | None = None
+
+    def scaled(self, factors: Real) -> "WeightReader":
+        """Return the matrix for an operand whose elements are divided by factors."""
+        return WeightReader(self.weights * factors, self.moments / np.outer(factors, factors), self.gradients)
+
+
+def activation_scales(
+    readers: Sequence[WeightReader], quantize: Callable[[WeightReader], NDArray], share: float = _DAMPING
+) -> Real:
+    """Return factors by which to multiply the columns of weights before they are rounded.
+
+    Elements of the operand that matter more get larger factors, and thereby finer steps (Lin et al., AWQ:
+    Activation-aware Weight Quantization, 2023). The caller divides the operand by the factors, which is exact
+    where a preceding operator has a factor of its own for each element: the gain of a normalization, or the
+    scales of the rows of weights that compute the operand without a nonlinear function in between. An element
+    matters by its variance given the later elements, which error compensation cannot remove; factors are a
+    power of it, and the power with the smallest error of the outputs is chosen.
+
+    Parameters
+    ----------
+    readers : sequence of WeightReader
+        All matrices that multiply the operand.
+    quantize : function
+        Returns the quantized weights of a reader, as real numbers.
+    share : float
+        Regularization of the moments.
+
+    Returns
+    -------
+    (products,) float64 array
+        Factors with a geometric mean of 1; all 1 if no scaling reduces the error.
+    """
+    total = sum(each.moments * _importance(each) for each in readers)
+    upper = np.linalg.cholesky(np.linalg.inv(damped(np.asarray(total), share)))
+    deviation = 1 / np.diag(upper)
+    deviation = deviation / np.exp(np.log(deviation).mean())
+    best, least = np.ones(len(deviation)), math.inf
+    for exponent in _EXPONENTS:
+        factors = deviation**exponent
+        error = 0.0
+        for each in readers:
+            made = each.scaled(factors)
+            error += output_error(quantize(made) - made.weights, made.moments, made.gradients)
+        if error < least:
+            best, least = factors, error
+    return best
+
+
+def _importance(reader: WeightReader) -> float:
+    return 1.0 if reader.gradients is None else float(np.trace(reader.gradients))
+
+
+def as_rows(weights: NDArray, axis: int, groups: int) -> NDArray:
+    """Return weights as (groups, outputs of a group, products of an output)."""
+    channels = weights.shape[axis]
+    return np.moveaxis(weights, axis, 0).reshape(groups, channels // groups, -1)
+
+
+def from_rows(rows: NDArray, axis: int, shape: tuple[int, ...]) -> NDArray:
+    """Reverse `as_rows`."""
+    others = tuple(size for i, size in enumerate(shape) if i != axis)
+    return np.moveaxis(rows.reshape(shape[axis], *others), 0, axis)
+
+
+#: Maximum number of products of an output, and of outputs per sample, whose moments are measured.
+_MAX_PRODUCTS, _MAX_OUTPUTS = 1536, 512
+
+
+def moments_of(node: Node, weights: NDArray, values: Sequence[NDArray]) -> Real | None:
+    """Return the mean products of any two elements that contribute to one output, for each group of channels.
+
+    Parameters
+    ----------
+    node : Node
+        Product with constant weights.
+    weights : array
+        Weights in the operator's layout.
+    values : list of array
+        Values of the operand for some samples.
+
+    Returns
+    -------
+    (groups, products, products) array or None
+        None for transposed convolutions, for too many products, and without finite samples.
+    """
+    found = statistics_of(node, weights, values)
+    return None if found is None else found[0]
+
+
+def statistics_of(node: Node, weights: NDArray, values: Sequence[NDArray]) -> tuple[Real, Real] | None:
+    """Return the mean products of any two elements that contribute to one output, and their means.
+
+    Parameters and conditions are those of `moments_of`; shapes are (groups, products, products) and (groups,
+    products).
+    """
+    depthwise = node.op == "depthwise_conv2d"
+    products = weights[..., 0].size if depthwise else weights[0].size
+    if node.op == "conv_transpose2d" or products > _MAX_PRODUCTS or not values:
+        return None
+    total, sums, count = 0.0, 0.0, 0
+    for each in values:
+        rows = _multiplied(node, weights, each.astype(np.float64))
+        total, sums, count = total + rows.swapaxes(1, 2) @ rows, sums + rows.sum(1), count + rows.shape[1]
+    moments, means = np.asarray(total) / count, np.asarray(sums) / count
+    return (moments, means) if np.isfinite(moments).all() else None
+
+
+def _multiplied(node: Node, weights: NDArray, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the elements that some outputs multiply, as (groups, outputs, products)."""
+    if node.op == "dense":
+        rows = x.reshape(1, -1, x.shape[-1])
+        return rows[:, :: -(-rows.shape[1] // _MAX_OUTPUTS)]
+    depthwise = node.op == "depthwise_conv2d"
+    kernel = weights.shape[:2] if depthwise else weights.shape[1:3]
+    (top, left, bottom, right), (dy, dx) = node.attributes["pads"], node.attributes["dilations"]
+    sy, sx = node.attributes["strides"]
+    padded = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
+    extent = ((kernel[0] - 1) * dy + 1, (kernel[1] - 1) * dx + 1)
+    windows = sliding_window_view(padded, extent, (1, 2))[:, ::sy, ::sx, :, ::dy, ::dx]
+    step = -(-windows.shape[0] * windows.shape[1] * windows.shape[2] // _MAX_OUTPUTS)
+    places = np.unravel_index(np.arange(0, math.prod(windows.shape[:3]), step), windows.shape[:3])
+    taken = windows[places]  # (outputs, channels, kernel height, kernel width)
+    groups = taken.shape[1] if depthwise else node.attributes["groups"]
+    split = taken.reshape(len(taken), groups, -1, *kernel).transpose(1, 0, 3, 4, 2)
+    return split.reshape(groups, len(taken), -1)

@@ -1,0 +1,204 @@
+"""Tests of bits per layer: choice under an accuracy budget, exactness on the machine, errors."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+import compiler
+from compiler.ir.graph import Graph, rebuild
+from compiler.ir.tensor import Quantization
+from compiler.options import AccuracyBudget
+from compiler.quantize import QuantizationReport, WeightNarrower, fit_bits, quantize
+from compiler.quantize.bits import bit_steps
+from compiler.quantize.report import OutputErrors, summary
+from compiler.quantize.weights import weight_range
+from compiler.reference import evaluate
+from hw.errors import InputError
+from scripts.networks.digits import MODEL, Digits, load_digits_split
+from tests.support.float_graphs import BLOCK, IMAGE, WITHIN, graph_of, numbers
+
+SAMPLES = [{"x": numbers(*IMAGE, seed=i)} for i in range(10)]
+
+
+@pytest.fixture(scope="module")
+def floats(tmp_path_factory) -> Graph:
+    return graph_of(tmp_path_factory.mktemp("bits"), BLOCK, WITHIN, IMAGE)
+
+
+@pytest.fixture(scope="module")
+def quantized(floats) -> Graph:
+    return quantize(floats, SAMPLES[:6])[0]
+
+
+@pytest.fixture(scope="module")
+def narrower(quantized) -> WeightNarrower:
+    return WeightNarrower(quantized, SAMPLES[:6], "reference")
+
+
+def noise(quantized: Graph, made: Graph) -> OutputErrors:
+    errors = OutputErrors()
+    for sample in SAMPLES[6:]:
+        errors.add(evaluate(quantized, sample)["y"], evaluate(made, sample)["y"])
+    return errors
+
+
+@pytest.mark.parametrize("bits", [2, 4, 7])
+def test_narrow_weights_have_few_values_and_real_values_near_those_of_int8(quantized, narrower, bits) -> None:
+    made = narrower.narrowed(dict.fromkeys(narrower.layers, bits))
+    low, high = weight_range(bits)
+    assert narrower.layers and made.nodes.keys() == quantized.nodes.keys()
+    for name in narrower.layers:
+        x, old, *old_bias = quantized.ins(quantized.nodes[name])
+        _, new, *bias = made.ins(made.nodes[name])
+        assert new.dtype == "int8" and low <= new.data.min() and new.data.max() <= high
+        assert new.quantization.axis is not None and not any(new.quantization.zero_point)
+        exact, real = (each.quantization.dequantized(each.data) for each in (old, new))
+        assert np.abs(real - exact).max() < 2 * max(new.quantization.scale)
+        for each, before in zip(bias, old_bias, strict=True):
+            scale = np.float32(x.quantization.scale[0]) * np.float32(new.quantization.scale)
+            assert np.array_equal(np.float32(each.quantization.scale), scale)
+            assert each.dtype == before.dtype == "int32"
+
+
+def test_error_compensation_and_biases_reduce_the_noise_of_outputs(quantized, narrower) -> None:
+    """Compare with weights rounded to the nearest step without clipping, and biases that are rescaled."""
+    changed = {}
+    for node in (quantized.nodes[name] for name in narrower.layers):
+        x, old, *bias = quantized.ins(node)
+        axis = old.quantization.axis
+        others = tuple(i for i in range(old.data.ndim) if i != axis)
+        scale = np.float32(old.quantization.scale) * np.abs(old.data.astype(np.float32)).max(others) / 7
+        shape = [1] * old.data.ndim
+        shape[axis] = -1
+        real = old.quantization.dequantized(old.data)
+        data = np.clip(np.rint(real / scale.reshape(shape)), -8, 7).astype(np.int8)
+        changed[old.name] = with_data(old, data, scale, axis)
+        for each in bias:
+            product = (np.float32(x.quantization.scale[0]) * scale).astype(np.float32)
+            whole = np.rint(each.quantization.dequantized(each.data) / product).astype(np.int32)
+            changed[each.name] = with_data(each, whole, product, 0)
+    nearest = rebuild(quantized, quantized, changed=changed)
+    made = narrower.narrowed(dict.fromkeys(narrower.layers, 4))
+    assert noise(quantized, made).noise < 0.6 * noise(quantized, nearest).noise
+
+
+def with_data(tensor, data, scale, axis):
+    q = Quantization(tuple(float(each) for each in scale), (0,) * len(scale), axis)
+    return type(tensor)(tensor.name, tensor.shape, tensor.dtype, q, data)
+
+
+def test_budget_in_decibels_holds_on_the_machine_and_smaller_ones_save_more(floats) -> None:
+    means = []
+    for budget in (35, 15):
+        network = compiler.compile(
+            floats,
+            "n4",
+            rounding="reference",
+            calibration=SAMPLES[:6],
+            accuracy_budget=AccuracyBudget(sqnr_db=budget),
+        )
+        report = network.quantization.weights
+        assert report.samples == 6 and (report.sqnr_db is None or report.sqnr_db >= budget)
+        means.append(report.mean_bits)
+        restored = QuantizationReport.from_document(json.loads(json.dumps(network.quantization.document())))
+        assert restored == network.quantization
+        made, found = fit_bits(
+            quantize(floats, SAMPLES[:6])[0],
+            SAMPLES[:6],
+            AccuracyBudget(sqnr_db=budget),
+            rounding="reference",
+        )
+        assert found == report
+        for sample in SAMPLES[6:8]:
+            assert np.array_equal(network(**sample)["y"], evaluate(made, sample)["y"])
+    assert means[1] < means[0] <= 8
+    assert f"weights have {means[1]:.2f} bits on average" in "\n".join(
+        summary(network.quantization.document())
+    )
+
+
+def test_a_budget_that_no_noise_meets_leaves_the_outputs_unchanged(quantized) -> None:
+    made, report = fit_bits(quantized, SAMPLES[:2], AccuracyBudget(sqnr_db=300))
+    assert report.sqnr_db is None  # some weights have fewer bits without an effect on these samples
+    assert all(np.array_equal(evaluate(made, s)["y"], evaluate(quantized, s)["y"]) for s in SAMPLES[:2])
+
+
+def test_steps_of_bits_are_optimal() -> None:
+    """Every prefix of the steps has the least noise of all assignments with at most as many bits."""
+    rng = np.random.default_rng(0)
+    sizes = {"a": 10, "b": 100, "c": 37}
+    noise = {name: np.append(np.cumsum(rng.random(6))[::-1] * 4.0 ** -np.arange(6), 0.0) for name in sizes}
+    options = [
+        (sum(bits * sizes[n] for n, bits in zip(sizes, each, strict=True)), each)
+        for each in itertools.product(range(2, 9), repeat=3)
+    ]
+
+    def total(each) -> float:
+        return sum(noise[name][bits - 2] for name, bits in zip(sizes, each, strict=True))
+
+    bits = dict.fromkeys(sizes, 8)
+    for name, count in bit_steps(noise, sizes):
+        assert count < bits[name]
+        bits[name] = count
+        own = sum(bits[each] * sizes[each] for each in sizes)
+        assert total(bits.values()) <= min(total(each) for size, each in options if size <= own) + 1e-12
+    assert set(bits.values()) == {2}
+
+
+def test_digits_lose_no_accuracy_with_few_bits() -> None:
+    from compiler.frontends.model import read_model
+
+    graph, (train, held) = read_model(MODEL), load_digits_split()
+    samples = {graph.inputs[0]: train.images[:200]}
+    budget = AccuracyBudget(worse=0, labels=train.labels[:200])
+    made, report = fit_bits(graph, samples, budget, rounding="onnxruntime")
+    assert report.worse == report.changed == 0 and report.mean_bits < 3
+
+    def right(each: Graph, data: Digits) -> int:
+        found = [
+            evaluate(each, {each.inputs[0]: image[None]}, rounding="onnxruntime")[each.outputs[0]].argmax()
+            for image in data.images
+        ]
+        return int((np.array(found) == data.labels).sum())
+
+    assert right(graph, held) - right(made, held) <= 0.005 * len(held.labels)
+    network = compiler.compile(made, "n4", rounding="onnxruntime")
+    for image in held.images[:3]:
+        sample = {made.inputs[0]: image[None]}
+        wanted = evaluate(made, sample, rounding="onnxruntime")
+        assert all(np.array_equal(found, wanted[name]) for name, found in network(**sample).items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({}, "either a number of labels"),
+        ({"worse": 1, "sqnr_db": 30.0}, "either a number of labels"),
+        ({"worse": -1, "labels": [0]}, "worse must be an integer of at least 0, not -1"),
+        ({"worse": 1}, "needs the labels of the calibration samples"),
+        ({"worse": 1, "labels": [0.5]}, "labels must be integers"),
+        ({"sqnr_db": 0.0}, "sqnr_db must be a positive number, not 0.0"),
+        ({"sqnr_db": float("nan")}, "sqnr_db must be a positive number, not nan"),
+    ],
+)
+def test_wrong_budgets_are_rejected(arguments, text) -> None:
+    with pytest.raises(InputError, match=text):
+        AccuracyBudget(**arguments)
+
+
+def test_unsuitable_models_samples_and_labels_are_rejected(tmp_path, floats, quantized) -> None:
+    budget = AccuracyBudget(sqnr_db=30.0)
+    with pytest.raises(InputError, match="needs calibration samples"):
+        compiler.compile(floats, "n4", accuracy_budget=budget)
+    with pytest.raises(InputError, match="accuracy_budget must be an AccuracyBudget"):
+        compiler.compile(floats, "n4", calibration=SAMPLES, accuracy_budget=2)
+    with pytest.raises(InputError, match="2 samples need as many labels, not 1"):
+        fit_bits(quantized, SAMPLES[:2], AccuracyBudget(worse=1, labels=[0]))
+    with pytest.raises(InputError, match=r"labels must be 0..\d+, not 100000"):
+        fit_bits(quantized, SAMPLES[:1], AccuracyBudget(worse=1, labels=[100000]))
+    with pytest.raises(InputError, match="no products of int8 values with constant int8 weights"):
+        fit_bits(floats, SAMPLES[:1], budget)
+    with pytest.raises(InputError, match="'nothing' is not a product"):
+        WeightNarrower(quantized, SAMPLES[:1], "reference").narrowed({"nothing": 4})
