@@ -212,10 +212,10 @@ def _reduce(a: np.ndarray, weights: np.ndarray, factors: np.ndarray) -> np.ndarr
     """
     if len(factors):
         parts = a.reshape(len(a), len(weights), -1).swapaxes(0, 1)
-        return sum(
-            (part @ w.astype(np.float32)).astype(np.int64) * f
-            for part, w, f in zip(parts, weights, factors, strict=True)
-        )
+        total = np.zeros((len(a), weights.shape[-1]), np.int64)
+        for part, w, f in zip(parts, weights, factors, strict=True):
+            total += (part @ w.astype(np.float32)).astype(np.int64) * f
+        return total
     w = weights.reshape(-1, weights.shape[-1]).astype(np.float32)
     total = np.zeros((len(a), w.shape[1]), np.int64)
     for first in range(0, len(w), _EXACT_PRODUCTS):

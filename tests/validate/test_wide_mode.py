@@ -49,9 +49,9 @@ def test_zero_point_of_weights():
 @pytest.mark.parametrize("name", ["a_base", "a_u", "a_v", "a_ic", "a_oc"])
 @pytest.mark.parametrize("value", [1, N, 3 * N])
 def test_alignment(name: str, value: int):
-    rejected(matrix(**{name: value}), "command", text="contradict")
+    rejected(matrix("wide=1", **{name: value}), "command", text="contradict")
     proof(matrix("accumulate=0", **{name: value}))
-    proof(matrix(**{name: 2 * value * N}))
+    proof(matrix("wide=1", **{name: 2 * value * N}))
 
 
 def test_bounds():

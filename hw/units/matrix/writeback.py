@@ -168,7 +168,7 @@ class RowWriteback(wiring.Component):
             "wide": row.wide,
             "tag": row.tag,
         }
-        ended = self.issued & row.last
+        ended, late_wide = self.issued & row.last, row.wide
         for i in range(STATISTICS_AFTER):
             late = {
                 name: Signal(len(value), name=f"{name}{i}", reset_less=name != "valid")
