@@ -532,7 +532,7 @@ class BlockPart(NamedTuple):
     start, rows : int
         First row and number of rows.
     block : int
-        Channel block.
+        Index of the channel block.
     output : int
         Number of the output of each channel in the order of computation.
     tile : StoredTile or None

@@ -32,6 +32,7 @@ def test_the_compiler_loads_networkx_only_when_needed():
 
 def test_all_lists_public_names():
     assert set(compiler.__all__) == {
+        "AccuracyBudget",
         "CompileOptions",
         "CompiledNetwork",
         "Generator",

@@ -36,6 +36,7 @@ from tests.tuning_db.test_keys_and_distances import layers
 #: Stable names, none of which may ever change. A new type or field is added here; a new field of a type that has
 #: digests changes the digests of all values of the type.
 STABLE = {
+    "AccuracyBudget": "worse sqnr_db labels",
     "Addend": "tensor stage fields",
     "BSource": "NONE ACC SP",
     "Compare": "ALWAYS EQ NE LT GE LTU GEU",
@@ -63,6 +64,7 @@ STABLE = {
     "Image": "h w c dtype",
     "Key": "subgraph profile options",
     "Layer": "name nodes ops x y shapes macs batch",
+    "LayerBits": "node bits weights",
     "LayerCycles": "names cycles where energy_uj conflicts",
     "LayerInfo": "name nodes ops floor tag program shape",
     "KnownLayer": "network layer word lanes features schedules",
@@ -91,7 +93,7 @@ STABLE = {
     "Op": "PASS ADD SUB MUL SQUARE MUL_SUB",
     "Options": (
         "rounding schedule strict calibration seed offset batch batches skip keep_float int16 single dram limits "
-        "fuse enable disable host keep_on_accelerator host_costs unroll"
+        "fuse enable disable host keep_on_accelerator host_costs unroll accuracy_budget"
     ),
     "OutputLimits": "output nodes int16",
     "OutputReport": "name max_abs sqnr_db top1 quantized values left_out",
@@ -106,7 +108,7 @@ STABLE = {
     "Post": "NONE SCALE COUNT RECIP RSQRT ROW SLOT VAR_RSQRT",
     "ProgramText": "replaces text",
     "Quantization": "scale zero_point axis",
-    "QuantizationReport": "samples measured random outputs tensors kept limits ranges",
+    "QuantizationReport": "samples measured random outputs tensors kept limits ranges weights",
     "Reduce": "NONE SUM MAX MIN",
     "ReduceLayer": "name nodes ops x y shapes macs batch how dims lanes x_zp post rounding fields",
     "Rejected": "stage reason form",
@@ -129,6 +131,7 @@ STABLE = {
     "Unit": "LOAD MATRIX FUSE STORE",
     "Walk": "dims x y",
     "WideQuality": "nodes sqnr_db",
+    "WeightReport": "samples sqnr_db worse changed expected right right_before layers",
 }
 
 
