@@ -158,7 +158,8 @@ def allocate_buffers(
         The buffers do not fit.
     """
     starts: dict[CircularBuffer, int] = {}
-    for memory, sizes in _sizes(config).items():
+    pairs = any(buffer.wide for buffer in lives)
+    for memory, sizes in _sizes(config, 2 * config.n if pairs else config.n).items():
         buffers = [buffer for buffer in lives if buffer.memory == memory]
         packed: set[CircularBuffer] = set()
         preferred = reference or {}
@@ -184,10 +185,10 @@ class _NoRoomError(Exception):
         self.full, self.here = full, here
 
 
-def _sizes(config: MlaConfig) -> dict[BufferMemory, tuple[int, int, int]]:
-    """Return capacity, bank size and alignment of each on-chip memory, in units of the memory."""
+def _sizes(config: MlaConfig, align: int) -> dict[BufferMemory, tuple[int, int, int]]:
+    """Return capacity, bank size and alignment of each on-chip memory, in units of the memory; `align`: scratchpad."""
     return {
-        BufferMemory.SP: (config.sp_bytes, config.sp_bytes // config.sp_banks, config.n),
+        BufferMemory.SP: (config.sp_bytes, config.sp_bytes // config.sp_banks, align),
         BufferMemory.ACC: (config.acc_rows, config.acc_rows // config.acc_banks, 1),
         BufferMemory.SLOT: (config.param_slots, config.param_slots, 1),
         BufferMemory.TABLE: (config.table_slots, config.table_slots, 1),
@@ -217,9 +218,10 @@ def _allocate(
         wide, soon = (capacity, 0) if buffer in packed else (bank, _CONCURRENT_DISTANCE)
         around = taken.between(max(first - soon, 0), last + soon)
         near = [t for t in around if t.first <= last and first <= t.last]
-        start = _start(
-            buffer.total, users[buffer], near, around, capacity, wide, align, preferred.get(buffer)
-        )
+        before = preferred.get(buffer)
+        if before is not None and buffer.wide and before % align:
+            before = None
+        start = _start(buffer.total, users[buffer], near, around, capacity, wide, align, before)
         if start is None:
             here = [r for r in buffers if lives[r][0] <= last and first <= lives[r][1]]
             names = tuple(r.name for r in sorted(here, key=lambda r: lives[r][0] - lives[r][1]))

@@ -19,9 +19,9 @@ from compiler.codegen.buffer_allocation import MemoryFullError, allocate_buffers
 from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.codegen.linearize import accessing_layers, lifetimes, linearize, share_kept_buffers
 from compiler.codegen.list_scheduler import interleave
-from compiler.codegen.packed_loads import pack_loads
 from compiler.codegen.semaphores import Issued, Synchronization, reach, synchronize
 from compiler.codegen.split_programs import program_cache, split_into_programs
+from compiler.codegen.weight_formats import pack_loads, widen_products
 from compiler.commands.commands import (
     BufferMemory,
     BufferRef,
@@ -99,7 +99,7 @@ class LayerCodegen:
                 break
         else:
             context = CodegenContext(self.config, number, schedule, grounds[1])
-            steps = kind_of(layer).steps(context, layer)
+            steps = widen_products(self.config, kind_of(layer).steps(context, layer))
             made = grounds, pack_loads(self.config, steps) if schedule.packed_weights else steps
         self._steps[layer.name] = made
         return made[1]

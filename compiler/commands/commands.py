@@ -46,6 +46,8 @@ class CircularBuffer:
         Common name of buffers that are used in rotation; empty for other buffers.
     kept : bool
         True if the contents stay for later layers (`share_kept_buffers`).
+    wide : bool
+        True if MATRIX reads rows of 2N bytes of the buffer, which must begin at a multiple of 2N.
     transferred : tuple or None
         Cached bytes that the last commands on a buffer in DRAM transfer, with these commands.
     """
@@ -57,6 +59,7 @@ class CircularBuffer:
     data: NDArray[np.uint8] | None = field(default=None, repr=False)
     family: str = ""
     kept: bool = False
+    wide: bool = False
     transferred: "tuple[list[Command], int] | None" = field(default=None, repr=False)
 
     @property

@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from compiler.codegen.packed_loads import may_pack
+from compiler.codegen.weight_formats import may_pack
 from compiler.initial_schedule.initial import ranked_tilings, tiling_contexts
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.codegen import packed_loads
+from compiler.codegen import weight_formats
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
 from compiler.reference import evaluate
@@ -64,7 +64,7 @@ def test_lines_of_many_loads_are_equally_long(
     wanted = evaluate(graph, inputs)
     lengths = []
     for most in (64, 1):
-        monkeypatch.setattr(packed_loads, "_MAX_LENGTHS", most)
+        monkeypatch.setattr(weight_formats, "_MAX_LENGTHS", most)
         network = compile(graph, "n8")
         found = run_on(GoldenDevice(network.config, dram_bytes(network)), network, inputs)
         assert all(np.array_equal(array, wanted[name]) for name, array in found.items())

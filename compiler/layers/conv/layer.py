@@ -1,6 +1,7 @@
 """Layer class of convolutions and dense operators, and their lowerings."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,11 @@ class ConvLayer(Layer):
     def group_outputs(self) -> int:
         """Number of output channels of each group, except of a last group that has fewer."""
         return self.outputs_per_group or self.weights.shape[0] // self.groups
+
+    @cached_property
+    def fits_int4(self) -> bool:
+        """True if all weights fit int4 and have no zero point, so that MATRIX can use wide mode."""
+        return self.w_zp == 0 and self.weights.min() >= -8 and self.weights.max() <= 7
 
     def groups_are_blocks(self, n: int) -> bool:
         """Return True if the outputs of each of several groups fit one block of `n` channels.

@@ -253,6 +253,8 @@ class ConvImage:
         count = len(row_groups) * ceil_div(cut.k_blocks, cut.k_size) * layer.batch * len(strips)
         count *= ceil_div(layer.groups, columns) if self.grouped else 1
         size += self.n
+        if layer.fits_int4:  # the tiles begin at multiples of 2N, for wide mode
+            size = ceil_div(size, 2 * self.n) * 2 * self.n
         depth = min(context.schedule.x_buffers, count)
         gathered, split = layout == Im2colLayout.GATHERED, context.schedule.width < self.y.w
         load = self._gather if gathered else self._begin
