@@ -20,6 +20,8 @@ from hw.isa.enums import Unit
 
 #: Maximum share of the bytes of a buffer's loads that packed loads may read; above it, packing is not worthwhile.
 _WORTHWHILE = 0.97
+#: Minimum number of bus beats that a packed load must save on average, since its data arrive a few cycles later.
+_MIN_SAVED_BEATS = 6
 #: Maximum number of lines of a constant that may differ in length, so that loads of them are not a loop of a program.
 _MAX_LENGTHS = 64
 #: Number of groups of a constant whose widths decide whether all of it is examined.
@@ -258,7 +260,8 @@ def _packed(config: MlaConfig, buffer: CircularBuffer, commands: Sequence[Comman
         for each, length in lengths.items():
             longest[each.size] = max(longest.get(each.size, 0), length)
         lengths = {each: longest[each.size] for each in known}
-    if sum(lengths.values()) > _WORTHWHILE * sum(each.size for each in known):
+    size, length = sum(each.size for each in known), sum(lengths.values())
+    if length > _WORTHWHILE * size or size - length < _MIN_SAVED_BEATS * n * len(known):
         return {}
     places, at = {}, 0
     for each in sorted(known, key=lambda each: (each.size, each.start)):

@@ -38,7 +38,10 @@ def constants(network: CompiledNetwork) -> int:
 
 
 @pytest.mark.parametrize("target", ["n4", "n8", "n16", "n32"])
-def test_results_are_exact_and_bytes_fewer(target: str, rng: np.random.Generator) -> None:
+def test_results_are_exact_and_bytes_fewer(
+    target: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weight_formats, "_MIN_SAVED_BEATS", 0)
     config = load_target(target)
     for _ in range(6):
         draft = Draft(rng)

@@ -9,14 +9,14 @@ import numpy as np
 from compiler.api import compile
 from compiler.kernel_library.run import LIBRARY, resident_program
 from compiler.llm.assembly.grammar import AssemblyGrammar, GrammarState
-from compiler.llm.tokens.assembly_tokens import ADDED_TOKENS, TOKENS
+from compiler.llm.tokens.assembly_tokens import ADDED_TOKENS, TOKENS, UNUSED_TOKENS
 from compiler.llm.tokens.integer_tokens import TOKENS as NUMBERS
 from compiler.llm.tokens.vocabulary import Vocabulary
 from compiler.runtime.compiled import CompiledNetwork
 from hw.isa.program import Program
 
 #: Vocabulary that includes words that the grammar does not contain.
-VOCABULARY = Vocabulary(("before", *TOKENS, *ADDED_TOKENS, *NUMBERS, "behind"))
+VOCABULARY = Vocabulary(("before", *TOKENS, *ADDED_TOKENS, *UNUSED_TOKENS, *NUMBERS, "behind"))
 #: Function from a word to its sampling weight.
 Weight = Callable[[str], float]
 

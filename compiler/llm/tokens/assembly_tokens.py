@@ -180,7 +180,7 @@ NAMED_TOKENS = {
     "post=slot": "post=scale",
     "post=var_rsqrt": "post=rsqrt",
 }
-#: Tokens that were added without a related token, because programs of the compiler do not contain them.
+#: Tokens that were added without a related token; their weights are random until the model is trained again.
 UNUSED_TOKENS = ("wide=1", "scaled=1")
 #: All other distinct tokens except numbers.
 TOKENS = tuple(
