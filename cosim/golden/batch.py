@@ -127,7 +127,7 @@ class BatchMemories:
                 target[..., start : start + line.shape[-1]] = line
 
     def _load_packed(self, c: CommandFields) -> None:
-        n = self.config.n
+        n = self._flat.config.n
         for y in range(c.y_count):
             line = self._line(c.dram + y * c.dram_y, c.len, self.sp)
             lines = [expand(each, c.z_count, n) for each in line.reshape(-1, c.len)]

@@ -62,7 +62,8 @@ def random_graph(draft: Draft, n: int) -> Graph:
 def wide_commands(graph: Graph, target: str) -> list[bool]:
     """Return for each MATRIX command whether it uses wide mode."""
     commands = [command for command in commands_of(graph, target) if command.unit == Unit.MATRIX]
-    return [bool(MATRIX_WORD.unpack(command.fields["word"])["wide"]) for command in commands]
+    words = (command.fields["word"] for command in commands)
+    return [isinstance(word, int) and bool(MATRIX_WORD.unpack(word)["wide"]) for word in words]
 
 
 @pytest.mark.parametrize("target", ["n4", "n8", "n16", "n32"])
