@@ -217,17 +217,7 @@ def pack_loads(config: MlaConfig, steps: Sequence[TileStep]) -> list[TileStep]:
     If a constant has many loads, those of equal size read lines of equal length, at equal distances, so that loops of a
     program still advance through them; shorter lines are padded.
 
-    Parameters
-    ----------
-    config : MlaConfig
-        Configuration of the machine.
-    steps : sequence of TileStep
-        Steps of a layer.
-
-    Returns
-    -------
-    list of TileStep
-        Steps of the layer; those whose loads do not change are the same objects.
+    The parameters and the result are those of `widen_products`.
     """
     loads: dict[CircularBuffer, list[Command]] = defaultdict(list)
     for step in steps:

@@ -46,7 +46,9 @@ def test_report_of_rtl(mla, samples, tmp_path):
     assert all(set(layer["layers"]) <= set(layer["names"]) for layer in report["layers"])
     assert report["macs"] == 2 * 2_656_768
     assert report["utilization"] == report["macs"] / (report["cycles"] * 256)
-    assert report["floor_cycles"] <= min(report["floor_layerwise_cycles"], report["cycles"])
+    # Layers overlap, so that only the bound of the whole network holds for their cycles together.
+    assert report["floor_cycles"] <= report["floor_layerwise_cycles"]
+    assert report["floor_cycles"] < report["cycles"]
     assert report["steady_cycles_per_sample"] <= 1.05 * report["cycles_per_sample"]
     assert report["host_ops"] == [] and report["load_cycles"] > 0 and report["energy_uj"] > 0
     wanted = Reference(KWS)

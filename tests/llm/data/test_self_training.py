@@ -58,9 +58,17 @@ def test_the_most_promising_answers_are_measured(devices: Devices, trajectory: T
         layers = dict(zip(harness.names, found.schedules(number), strict=True))
         digests.append(harness.prepared.network(replace(harness.first.schedule, layers=layers)).digest)
     assert len(set(digests)) == len(digests)
-    any_ones = extend(devices, trajectory, SamplingOptions(load(SHIPPED)[0], 3, prompts=2), random.Random(2))
-    # The estimates that choose the promising answers are those of the machine that the model was trained for.
-    assert min(costs) <= 1.02 * min(step.cycles for step in any_ones.steps)
+
+
+def test_the_most_promising_answers_are_better(devices: Devices, trajectory: Trajectory) -> None:
+    """Of the measured answers, the best are better on average than those of a choice at random, for several seeds."""
+    best = {24: 0, 0: 0}
+    for seed in range(1, 7):
+        for drawn in best:
+            options = SamplingOptions(load(SHIPPED)[0], 3, prompts=2, **({"drawn": drawn} if drawn else {}))
+            found = extend(devices, trajectory, options, random.Random(seed))
+            best[drawn] += min(step.cycles for step in found.steps)
+    assert best[24] < best[0]
 
 
 def test_trajectories_with_another_cost_today_are_unchanged(devices: Devices, trajectory: Trajectory) -> None:
