@@ -99,7 +99,9 @@ def test_budget_in_decibels_holds_on_the_machine_and_smaller_ones_save_more(floa
             calibration=SAMPLES[:6],
             accuracy_budget=AccuracyBudget(sqnr_db=budget),
         )
+        assert network.quantization is not None
         report = network.quantization.weights
+        assert report is not None
         assert report.samples == 6 and (report.sqnr_db is None or report.sqnr_db >= budget)
         means.append(report.mean_bits)
         restored = QuantizationReport.from_document(json.loads(json.dumps(network.quantization.document())))
@@ -114,6 +116,7 @@ def test_budget_in_decibels_holds_on_the_machine_and_smaller_ones_save_more(floa
         for sample in SAMPLES[6:8]:
             assert np.array_equal(network(**sample)["y"], evaluate(made, sample)["y"])
     assert means[1] < means[0] <= 8
+    assert network.quantization is not None
     assert f"weights have {means[1]:.2f} bits on average" in "\n".join(
         summary(network.quantization.document())
     )
@@ -129,7 +132,9 @@ def test_steps_of_bits_are_optimal() -> None:
     """Every prefix of the steps has the least noise of all assignments with at most as many bits."""
     rng = np.random.default_rng(0)
     sizes = {"a": 10, "b": 100, "c": 37}
-    noise = {name: np.append(np.cumsum(rng.random(6))[::-1] * 4.0 ** -np.arange(6), 0.0) for name in sizes}
+    noise = {
+        name: np.append(np.cumsum(rng.random(6))[::-1] * 4.0 ** -np.arange(6), 0.0).tolist() for name in sizes
+    }
     options = [
         (sum(bits * sizes[n] for n, bits in zip(sizes, each, strict=True)), each)
         for each in itertools.product(range(2, 9), repeat=3)
@@ -152,7 +157,7 @@ def test_digits_lose_no_accuracy_with_few_bits() -> None:
 
     graph, (train, held) = read_model(MODEL), load_digits_split()
     samples = {graph.inputs[0]: train.images[:200]}
-    budget = AccuracyBudget(worse=0, labels=train.labels[:200])
+    budget = AccuracyBudget(worse=0, labels=train.labels[:200].tolist())
     made, report = fit_bits(graph, samples, budget, rounding="onnxruntime")
     assert report.worse == report.changed == 0 and report.mean_bits < 3
 
@@ -193,7 +198,7 @@ def test_unsuitable_models_samples_and_labels_are_rejected(tmp_path, floats, qua
     with pytest.raises(InputError, match="needs calibration samples"):
         compiler.compile(floats, "n4", accuracy_budget=budget)
     with pytest.raises(InputError, match="accuracy_budget must be an AccuracyBudget"):
-        compiler.compile(floats, "n4", calibration=SAMPLES, accuracy_budget=2)
+        compiler.compile(floats, "n4", calibration=SAMPLES, accuracy_budget=2)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="2 samples need as many labels, not 1"):
         fit_bits(quantized, SAMPLES[:2], AccuracyBudget(worse=1, labels=[0]))
     with pytest.raises(InputError, match=r"labels must be 0..\d+, not 100000"):

@@ -35,7 +35,9 @@ def test_keyword_spotting_with_three_quarters_of_the_bits() -> None:
         cache=False,
         database=False,
     )
+    assert network.quantization is not None
     report = network.quantization.weights
+    assert report is not None and report.worse is not None
     assert report.worse <= 2 and report.mean_bits <= 0.75 * 8
     (name,) = graph.outputs
     before = [evaluate(graph, {graph.inputs[0]: each[None]})[name].argmax() for each in x[150:]]
