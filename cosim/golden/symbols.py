@@ -185,7 +185,7 @@ class SymbolMachine:
         places = np.arange(c.z_count)[:, None] * c.dst_z + np.arange(2 * self.config.n)
         for y in range(c.y_count):
             line = c.dram + y * c.dram_y
-            whole = join(numbered(self.dram[line : line + c.len], 0), constant("packed", c.len))
+            whole = join(numbered(self.dram[None, line : line + c.len], 1), constant("packed", c.len))
             positions = mix(np.arange(places.size, dtype=np.uint64)).reshape(places.shape)
             for place, symbols in zip(places, mix(whole + positions) & self.hash_bits, strict=True):
                 self.sp[c.dst + y * c.dst_y + place] = symbols

@@ -13,6 +13,7 @@ from compiler.codegen.executable import StageExecutable, rebased, share_memory
 from compiler.options import CompileOptions
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.stages import BatchVariant, Stage
+from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.micro_instruction import MAX_OPERANDS
@@ -40,6 +41,9 @@ def with_sizes(
 ) -> CompiledNetwork:
     """Compile a network for the sizes in `options.batches`, which must have passed `check_sizes`.
 
+    Programs with packed loads are longer. If the programs do not fit the instruction store together, the largest sizes,
+    whose samples share the loads of weights, do without packed loads.
+
     Parameters
     ----------
     options : CompileOptions
@@ -54,6 +58,10 @@ def with_sizes(
     """
     single = replace(options, batches=(), single=True, offset=0)
     made = [build(replace(single, batch=batch)) for batch in options.batches]
+    for index, size in reversed(list(enumerate(options.batches))):
+        if _words(made) <= made[index].config.wis_words:
+            break
+        made[index] = build(replace(single, batch=size, schedule=_unpacked(made[index].schedule)))
     *fewer, largest = made
     _check_stages(made)
     each = zip(*(network.stages for network in made), strict=True)
@@ -61,6 +69,17 @@ def with_sizes(
     check_room(largest.config, stages)
     smaller = tuple(BatchVariant(network.batch, network.floor, tuple(network.infos)) for network in fewer)
     return replace(largest, stages=stages, smaller=smaller)
+
+
+def _words(networks: Sequence[CompiledNetwork]) -> int:
+    """Return the total length of the programs of several networks."""
+    return sum(len(program.words) for each in networks for code in each.codes for program in code.programs)
+
+
+def _unpacked(schedule: Schedule) -> Schedule:
+    """Return a schedule without packed loads."""
+    layers = {name: replace(layer, packed_weights=False) for name, layer in schedule.layers.items()}
+    return replace(schedule, layers=layers)
 
 
 def check_room(config: MlaConfig, stages: Sequence[Stage]) -> None:

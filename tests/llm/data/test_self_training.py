@@ -61,7 +61,7 @@ def test_the_most_promising_answers_are_measured(devices: Devices, trajectory: T
 
 
 def test_the_most_promising_answers_are_better(devices: Devices, trajectory: Trajectory) -> None:
-    """Of the measured answers, the best are better on average than those of a choice at random, for several seeds."""
+    """The best of the measured answers are better on average than those of a choice at random, for several seeds."""
     best = {24: 0, 0: 0}
     for seed in range(1, 7):
         for drawn in best:
