@@ -16,6 +16,7 @@ from compiler.commands.commands import (
     transfer,
     unit_cycles,
 )
+from compiler.codegen.list_scheduler import overlap
 from compiler.options import DEFAULT_DRAM, DramTiming
 from hw.config import MlaConfig
 from hw.isa.enums import SEMAPHORE_MAX, Unit
@@ -46,7 +47,7 @@ def linearize(
     dram : DramTiming
         DRAM latency and bandwidth.
     """
-    arranger = _Arranger(steps, prefetch, after or {})
+    arranger = _Arranger(config, steps, prefetch, after or {})
     return arranger.run(due(config, steps, list(arranger.loads()), dram))
 
 
@@ -165,7 +166,10 @@ class Load:
 
 
 class _Arranger:
-    def __init__(self, steps: Sequence[TileStep], prefetch: Sequence[int], after: Mapping[int, int]):
+    def __init__(
+        self, config: MlaConfig, steps: Sequence[TileStep], prefetch: Sequence[int], after: Mapping[int, int]
+    ):
+        self.config = config
         self.steps, self.prefetch, self.after = steps, prefetch, after
         self.out: list[Command] = []
         self.waiting: list[tuple[int, Command]] = []  # drains and stores, with the slot in which they are due
@@ -201,10 +205,8 @@ class _Arranger:
 
     def _emit_fuse_only(self, step: TileStep) -> None:
         """Emit a FUSE-only step of interleaved layers, before delayed FUSE commands of preceding MATRIX steps."""
-        for command in step.fuse:
-            self._emit(command)
-        for command in step.stores:
-            self._emit(command)
+        for command in (*step.fuse, *step.stores):
+            self._emit(command, exact=True)
 
     def loads(self) -> Iterator[Load]:
         """Yield all loads in order, with the first slot at which the buffer is free and the source has been written."""
@@ -235,10 +237,14 @@ class _Arranger:
             if entry in self.waiting:
                 self._flush(entry)
 
-    def _emit(self, command: Command) -> None:
-        """Emit a command after the delayed commands that it depends on."""
+    def _emit(self, command: Command, exact: bool = False) -> None:
+        """Emit a command after the delayed commands that it depends on; `exact` compares addresses in their tiles."""
         for entry in list(self.waiting):
-            if entry in self.waiting and _conflict(entry[1], command):
+            if (
+                entry in self.waiting
+                and _conflict(entry[1], command)
+                and not (exact and not overlap(self.config, entry[1], command))
+            ):
                 self._flush(entry)
         self.out.append(command)
 

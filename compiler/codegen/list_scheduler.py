@@ -21,9 +21,9 @@ from hw.isa.commands import MATRIX_WORD, UNIT_FIELDS
 #: Cycles from the last sum to the first result that another unit can read.
 _DELAY = 150
 #: Number of steps by which MATRIX commands are issued in advance.
-_MATRIX_LEAD_STEPS = 2
-#: Cycles that a FUSE command waits for the results of the previous command.
-_START = 60
+_MATRIX_LEAD_STEPS = 1
+#: Cycles of a FUSE command besides its points. Commands that depend on each other take longer, independent ones less.
+_START = 30
 #: Position of the lowest bit of the buffer index in an address.
 _BUFFER_BIT = 48
 
@@ -394,6 +394,9 @@ def _list_schedule(
             if not after[step] <= done.keys():
                 continue
             ready = max((done[need] for need in after[step]), default=0)
+            on_fuse = not works[step][0] and not works[step][2]
+            if ready and not on_fuse:  # FUSE executes its commands in order
+                ready += _DELAY
             begin = max(ready + (works[step][2] if ready else 0), free[0] if works[step][0] else free[1])
             found = (begin, -ranks[layer], layer, ready)
             best = min(best or found, found)
@@ -406,7 +409,7 @@ def _list_schedule(
             free[0] = begin + matrix
         if fuse:  # the previous tile is drained concurrently
             free[1] = max(free[1], begin) + fuse
-        done[step] = max(begin + matrix + fuse, free[1]) + _DELAY
+        done[step] = max(begin + matrix + fuse, free[1])
         out.append((step, begin, ready))
     return out
 
@@ -534,6 +537,21 @@ def _conflict(a: _Touch, b: _Touch) -> bool:
     that write a tensor, such as operands of a concatenation, write different bytes.
     """
     return a.box.write != b.box.write and a.box.low <= b.box.high and b.box.low <= a.box.high
+
+
+def overlap(config: MlaConfig, first: Command, second: Command) -> bool:
+    """Return True if two commands may access the same elements of a buffer and at least one of them writes."""
+    shared = set(first.buffers) & set(second.buffers)
+    numbers = {buffer: number for number, buffer in enumerate(shared)}
+    ours, theirs = (
+        [
+            item
+            for item in boxes(config, command.unit, unpack_fields(command.unit, _values(command, numbers)))
+            if item.high >> _BUFFER_BIT
+        ]
+        for command in (first, second)
+    )
+    return any((a.write or b.write) and a.meets(b) for a in ours for b in theirs)
 
 
 def _shared(steps: Sequence[tuple[int, TileStep]]) -> list[CircularBuffer]:
