@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.commands.commands import Command
+from compiler.codegen.buffer_allocation import MemoryFullError
+from compiler.commands.commands import BufferMemory, Command
 from compiler.initial_schedule import initial
 from compiler.initial_schedule.fit_memory import fit
 from compiler.initial_schedule.initial import initial_schedule
@@ -47,19 +48,23 @@ def test_random_chains(target: str, rng: np.random.Generator) -> None:
         draft = Draft(rng)
         rows, size = int(rng.integers(1, 5)), int(rng.integers(20, 150))
         graph = chain(draft, rows, size, int(rng.integers(2, 6)), int(rng.integers(1, 3)))
-        network = compile(graph, target)
+        first = compile(graph, target).schedule
         layers = {
             name: replace(
                 layer,
                 kept_weights=int(rng.integers(0, 9)) if rng.random() < 0.3 else layer.kept_weights,
                 interleave=bool(rng.random() < 0.2),
             )
-            for name, layer in network.schedule.layers.items()
+            for name, layer in first.layers.items()
         }
         inputs = draft.random_inputs()
         wanted = evaluate(graph, inputs)
-        for schedule in (network.schedule, replace(network.schedule, layers=layers)):
-            network = compile(graph, target, schedule=schedule)
+        for schedule in (first, replace(first, layers=layers)):
+            try:
+                network = compile(graph, target, schedule=schedule)
+            except MemoryFullError as error:
+                assert error.memory == BufferMemory.SLOT and schedule is not first, error
+                continue  # interleaved layers have their parameters at the same time
             with GoldenDevice(network.config, dram_bytes(network)) as device:
                 found = run_on(device, network, inputs)
             assert all(np.array_equal(array, wanted[name]) for name, array in found.items())
