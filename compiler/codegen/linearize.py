@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from compiler.codegen.list_scheduler import overlap
 from compiler.commands.commands import (
     BufferRef,
     CircularBuffer,
@@ -16,7 +17,6 @@ from compiler.commands.commands import (
     transfer,
     unit_cycles,
 )
-from compiler.codegen.list_scheduler import overlap
 from compiler.options import DEFAULT_DRAM, DramTiming
 from hw.config import MlaConfig
 from hw.isa.enums import SEMAPHORE_MAX, Unit
