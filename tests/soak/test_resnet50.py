@@ -10,6 +10,7 @@ import pytest
 from compiler.api import compile
 from compiler.bench.architectures import model_file
 from compiler.frontends.model import read_model
+from compiler.ir.graph import Graph
 from compiler.quantize.ranges import random_samples
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import PlacedStage, Session, dram_bytes
@@ -19,6 +20,8 @@ from cosim.rtl.rtl_device import RtlDevice
 
 #: Minimum utilization of the array on n16 at latency 100 for a single inference.
 UTILIZATION = 0.75
+#: Maximum cycles with weights that need half of the products, by their kind.
+CEILINGS = {"int4": 8_900_000}
 
 Inputs = dict[str, np.ndarray]
 
@@ -101,3 +104,32 @@ def test_utilization_of_single_inference(
     with capfd.disabled():
         print(f"\nresnet50: {cycles:,} cycles, utilization {100 * share:.1f}%", file=sys.stderr, flush=True)
     assert share >= UTILIZATION
+
+
+def with_weights(graph: Graph, kind: str) -> Graph:
+    """Return an integer graph whose convolutions have weights of a kind in place of their own."""
+    rng, tensors = np.random.default_rng(0), dict(graph.tensors)
+    for node in graph.nodes.values():
+        weights = tensors[node.inputs[1]] if node.op in ("conv2d", "dense") else None
+        if weights is not None and weights.data is not None:
+            data = rng.integers(-8, 8, weights.shape).astype(np.int8)
+            tensors[weights.name] = replace(weights, data=data)
+    return replace(graph, tensors=tensors)
+
+
+@pytest.mark.parametrize("kind", CEILINGS)
+def test_cycles_of_small_weights(
+    joined: CompiledNetwork, inputs: Inputs, kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert joined.graph is not None
+    network = compile(with_weights(joined.graph, kind), "n16")
+    size = dram_bytes(network)
+    with GoldenDevice(network.config, size) as device:
+        wanted = Session(device, network).run(inputs)
+    with RtlDevice(network.config, size) as device:
+        found, cycles = Session(device, network).measure(inputs)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found[name], array)
+    with capfd.disabled():
+        print(f"\nresnet50, {kind} weights: {cycles:,} cycles", file=sys.stderr, flush=True)
+    assert cycles <= CEILINGS[kind]
