@@ -2,6 +2,7 @@
 
 import hashlib
 import sys
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -108,13 +109,14 @@ def test_utilization_of_single_inference(
 
 def with_weights(graph: Graph, kind: str) -> Graph:
     """Return an integer graph whose convolutions have weights of a kind in place of their own."""
-    rng, tensors = np.random.default_rng(0), dict(graph.tensors)
+    rng, changed = np.random.default_rng(0), copy(graph)
+    changed.tensors = tensors = dict(graph.tensors)
     for node in graph.nodes.values():
         weights = tensors[node.inputs[1]] if node.op in ("conv2d", "dense") else None
         if weights is not None and weights.data is not None:
             data = rng.integers(-8, 8, weights.shape).astype(np.int8)
             tensors[weights.name] = replace(weights, data=data)
-    return replace(graph, tensors=tensors)
+    return changed
 
 
 @pytest.mark.parametrize("kind", CEILINGS)
