@@ -181,6 +181,8 @@ class _Simulation:
             weights = (c.k_tail or c.k_rows or n) if c.ic_count == 1 else c.k_rows or n
             if c.x_count * c.y_count < n:
                 weights = ceil(weights * least / n)
+            if c.sparse:
+                weights += ceil(n / 4 * least / n)
             weights += c.scaled
             idle = max(least - c.x_count * c.y_count, 0)
         # The weights of a depthwise stream enter the array after the rows of the previous command.

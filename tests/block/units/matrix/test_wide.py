@@ -1,11 +1,11 @@
-"""Wide mode of the array and of MATRIX: sums of 2 * n activations with int4 weights, compared with numpy."""
+"""Wide and sparse mode of the array and of MATRIX: sums of 2 * n activations, compared with numpy."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from hw.array.systolic import OPERAND_BITS, SystolicArray
+from hw.array.systolic import OPERAND_BITS, SystolicArray, weight_bits
 from hw.config import MlaConfig
 from hw.units.matrix.layouts import done_after
 from tests.block.units.matrix.reference import command
@@ -13,10 +13,13 @@ from tests.block.units.matrix.testbench import MatrixTestbench, fresh_memories, 
 from tests.support.testbench import simulate
 
 
-def _packed(values: np.ndarray) -> int:
-    """Return operands as one number with OPERAND_BITS for each lane."""
-    mask = (1 << OPERAND_BITS) - 1
-    return sum((int(value) & mask) << OPERAND_BITS * i for i, value in enumerate(values))
+def _packed(values: np.ndarray, sources: np.ndarray | None = None, bits: int = OPERAND_BITS) -> int:
+    """Return operands as one number with `bits` bits for each lane, the sources after the OPERAND_BITS of a weight."""
+    mask, word = (1 << OPERAND_BITS) - 1, 0
+    for i, value in enumerate(values):
+        lane = (int(value) & mask) | (0 if sources is None else int(sources[i]) << OPERAND_BITS)
+        word |= lane << bits * i
+    return word
 
 
 def _sums(word: int, n: int) -> list[int]:
@@ -35,33 +38,46 @@ class _Stimulus:
 
     Parameters
     ----------
-    n, buses : int
-        Lanes of the array, and number of its buses for weights.
-    modes : list of bool
-        For each tile, True for wide mode.
+    config : MlaConfig
+        Configuration of the array.
+    modes : list of str
+        For each tile, its mode: wide, sparse, or an empty string.
     rng : numpy.random.Generator
         Source of the tiles, of their distances, and of the inputs that must have no effect.
     """
 
-    def __init__(self, n: int, buses: int, modes: list[bool], rng: np.random.Generator):
+    def __init__(self, config: MlaConfig, modes: list[str], rng: np.random.Generator):
+        n, buses = config.n, config.weight_rows
         self.cycles: dict[int, dict[str, int]] = {}
         self.expected: dict[int, list[int]] = {}
         self.rng, self.n, start, least = rng, n, 2, n // buses
-        for number, wide in enumerate(modes):
+        self.bits = weight_bits(config)
+        for number, mode in enumerate(modes):
+            wide = mode == "wide"
             rows = int(rng.choice((1, 2, least, n, int(rng.integers(1, 2 * n)))))
             limit = 128 if wide else 256
             weights = rng.integers(-limit, limit, (n, n))
             if rng.random() < 0.3:
                 weights = rng.choice(np.array([-128, -1, 127] if wide else [-255, 255]), (n, n))
             bus = number % buses
+            sources = rng.integers(0, 4, (n, n)) if mode == "sparse" else np.zeros((n, n), int)
             for k in range(n):
                 at = self._at(start + k)
-                at[f"weights{bus}"], at[f"write_row{bus}"] = _packed(weights[k]), 1 << k
+                at[f"weights{bus}"], at[f"write_row{bus}"] = (
+                    _packed(weights[k], sources[k], self.bits),
+                    1 << k,
+                )
             self._at(start)["swap"] = 1
             low, high = _nibbles(weights) if wide else (weights, np.zeros((n, n), np.int64))
+            if mode == "sparse":
+                low = np.zeros((n, n), np.int64)
+                for k, c in np.ndindex(n, n):
+                    half = high if sources[k, c] & 2 else low
+                    half[k ^ (int(sources[k, c]) & 1), c] += weights[k, c]
             for r in range(rows):
                 row, second = self._activations(), self._activations()
-                self._at(start + r)["wide"] = int(wide)
+                if mode:
+                    self._at(start + r)[mode] = 1
                 at = self._at(start + r + 1)
                 at["row"], at["second"] = _packed(row), _packed(second)
                 total = row @ low + second @ high
@@ -80,9 +96,9 @@ class _Stimulus:
     def inputs(self, cycle: int, buses: int) -> dict[str, int]:
         """Return all inputs of a cycle; those without a value are random where they have no effect."""
         noise = {name: _packed(self._activations()) for name in ("row", "second")}
-        idle = {"swap": 0, "wide": 0}
+        idle = {"swap": 0, "wide": 0, "sparse": 0}
         for b in range(buses):
-            noise[f"weights{b}"] = _packed(self._activations())
+            noise[f"weights{b}"] = _packed(self._activations(), None, self.bits)
             idle[f"write_row{b}"] = 0
         return noise | idle | self.cycles.get(cycle, {})
 
@@ -107,19 +123,23 @@ def _simulated(dut: SystolicArray, stimulus: _Stimulus, buses: int) -> dict[int,
 @pytest.mark.parametrize("buses", [1, 2])
 @pytest.mark.parametrize(("n", "seed"), [(4, 1), (4, 2), (4, 3), (8, 4), (8, 5), (16, 6)])
 def test_array(n: int, buses: int, seed: int):
-    """Tiles in wide mode and other tiles, back to back and with gaps, have exact sums after 2 * n + 1 cycles."""
+    """Tiles in wide and sparse mode and other tiles, back to back and with gaps, have exact sums after 2 * n + 1 cycles."""
     print("seed", seed)
     rng = np.random.default_rng(seed)
-    dut = SystolicArray(MlaConfig(n=n, weight_rows=buses))
-    stimulus = _Stimulus(n, buses, (rng.random(16 if n < 16 else 6) < 0.6).tolist(), rng)
+    config = MlaConfig(n=n, weight_rows=buses)
+    dut = SystolicArray(config)
+    modes = rng.choice(["", "wide", "sparse"], 18 if n < 16 else 8).tolist()
+    stimulus = _Stimulus(config, modes, rng)
     assert _simulated(dut, stimulus, buses) == stimulus.expected
 
 
-def test_array_without_wide_mode():
-    """Without `wide`, the array computes the same sums of other tiles and has no input for a second half."""
-    dut = SystolicArray(MlaConfig(n=4, wide=0))
-    assert not {"second", "wide"} & set(dut.signature.members)
-    stimulus = _Stimulus(4, 2, [False] * 12, np.random.default_rng(9))
+@pytest.mark.parametrize(("wide", "inputs"), [(0, set()), (1, {"second", "wide"})])
+def test_array_without_modes(wide: int, inputs: set[str]):
+    """Without `sparse` or `wide`, the array computes the same sums of other tiles and has fewer inputs."""
+    config = MlaConfig(n=4, wide=wide, sparse=0)
+    dut = SystolicArray(config)
+    assert {"second", "wide", "sparse"} & set(dut.signature.members) == inputs
+    stimulus = _Stimulus(config, ["", "wide"][: wide + 1] * (12 // (wide + 1)), np.random.default_rng(9))
     assert _simulated(dut, stimulus, 2) == stimulus.expected
 
 
