@@ -1,4 +1,4 @@
-"""Large products with int4 weights are exact and close to half of the cycles that int8 weights need."""
+"""Large products with int4 or 2:4 weights are exact and close to half of the cycles that other int8 weights need."""
 
 import numpy as np
 import pytest
@@ -12,15 +12,20 @@ from tests.support.graphs import Draft
 
 
 @pytest.mark.parametrize(
-    ("rows", "depth", "columns", "ceiling"), [(512, 512, 512, 267_000), (1, 4096, 4096, 527_500)]
+    ("rows", "depth", "columns", "mode", "ceiling"),
+    [
+        (512, 512, 512, "wide", 267_000),
+        (1, 4096, 4096, "wide", 527_500),
+        (512, 512, 512, "sparse", 270_000),
+    ],
 )
-def test_cycles(rows: int, depth: int, columns: int, ceiling: int) -> None:
+def test_cycles(rows: int, depth: int, columns: int, mode: str, ceiling: int) -> None:
     draft = Draft(np.random.default_rng(0))
-    graph = product(draft, rows, depth, columns)
+    graph = product(draft, rows, depth, columns, mode)
     network, inputs = compile(graph, "n16"), draft.random_inputs()
     with RtlDevice(network.config, dram_bytes(network)) as device:
         outputs, cycles = Session(device, network).measure(inputs)
     wanted = evaluate(graph, inputs)
     assert all(np.array_equal(array, wanted[name]) for name, array in outputs.items())
-    print(f"{rows} x {depth} x {columns}: {cycles:,} cycles")
+    print(f"{mode} {rows} x {depth} x {columns}: {cycles:,} cycles")
     assert cycles <= ceiling

@@ -6,10 +6,10 @@ from numpy.typing import NDArray
 
 def random_sparse(rng: np.random.Generator, k: int, columns: int) -> NDArray[np.int64]:
     """Return a k x columns matrix of int8 with at most two weights that are not 0 in each four rows of a column."""
-    weights = rng.integers(-128, 128, (k // 4, 4, columns))
+    weights = rng.integers(-128, 128, (-(-k // 4), 4, columns))
     kept = np.argsort(rng.random(weights.shape), axis=1)
     weights[kept >= 2] = 0
-    return weights.reshape(k, columns)
+    return weights.reshape(-1, columns)[:k]
 
 
 def sparse_tile(weights: NDArray[np.int64]) -> NDArray[np.uint8]:
