@@ -243,8 +243,8 @@ class SymbolMachine:
     ) -> Symbols:
         """Return the symbols of weight tiles, of shape (tile, row, column), 0 for rows that are not in use.
 
-        In wide mode, there are 2 * n rows: first the low nibbles, then the high nibbles. In sparse mode, the symbols
-        of the weights contain their indices.
+        In wide mode, there are 2 * n rows: first the low nibbles, then the high nibbles. In sparse mode, there
+        are 2 * n rows, each of which is a sum over the two weights that may use its activation, with their indices.
         Without `w_transpose`, columns that are not in use are computed like the others; with it, their weights are 0.
         """
         n, (ic, ky, kx) = self.config.n, tile
@@ -263,7 +263,18 @@ class SymbolMachine:
         if c.scaled:
             factors = base + (k_active.sum(axis=1) + rows_after(c, n) - 1) * c.w_row
             found = join(found, self.sp[factors[:, None, None] + np.arange(n)])
-        return np.where(used, found, np.uint64(0))
+        if not c.sparse:
+            return np.where(used, found, np.uint64(0))
+        lane = np.arange(2 * n)
+        return sum(
+            (
+                np.where(
+                    used[:, row], join(found[:, row], (lane % 4).astype(np.uint64)[:, None]), np.uint64(0)
+                )
+                for row in (lane // 4 * 2, lane // 4 * 2 + 1)
+            ),
+            np.zeros((len(found), 2 * n, n), np.uint64),
+        )
 
     def _nibbles(self, source: Symbols) -> list[Symbols]:
         """Return the symbols of the low and of the high nibbles of bytes, as LOAD expands them."""
