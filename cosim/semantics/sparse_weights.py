@@ -37,7 +37,9 @@ def pack_sparse(tiles: NDArray[np.int8]) -> NDArray[np.uint8]:
     chosen = np.stack([first, last], axis=2)
     values = np.take_along_axis(groups, chosen, axis=2)
     values[:, :, 1][first == last] = 0
-    shifted = chosen.astype(np.uint8).reshape(count, n // 4, 4, n) << np.uint8([0, 2, 4, 6])[:, None]
+    shifted = (
+        chosen.astype(np.uint8).reshape(count, n // 4, 4, n) << np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+    )
     return np.concatenate(
         [values.reshape(count, n, n).view(np.uint8), shifted.sum(axis=2, dtype=np.uint8)], axis=1
     )

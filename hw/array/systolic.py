@@ -162,6 +162,7 @@ class SystolicArray(wiring.Component):
             ]
             for k in range(n)
         ]
+        sparse_live: Value = Const(0)
         if self.has_sparse:
             sparse_live = self._live(m, "sparse", self.sparse)
             for row in moved[::2]:
