@@ -48,6 +48,9 @@ class MlaConfig:
     wide : int
         1: MATRIX has a wide mode, in which each weight byte contains two int4 weights and a row 2 * n activations, and
         scaled sums; 0: commands with `wide` or `scaled` are illegal, and the array has no second multipliers.
+    sparse : int
+        1: MATRIX has a sparse mode, in which at most two of four weights of a column are not 0 and a row has 2 * n
+        activations; 0: commands with `sparse` are illegal. Requires `wide`.
     line_depth : int
         Depth of each line buffer for depthwise commands, in pixels.
     fuse_rate : int
@@ -87,6 +90,7 @@ class MlaConfig:
     weight_rows: int = 2
     packed_loads: int = 1
     wide: int = 1
+    sparse: int = 1
     line_depth: int = 256
     fuse_rate: int = 1
     reciprocal_units: int = 8
@@ -108,6 +112,9 @@ class MlaConfig:
         self._check_set("weight_rows", (1, 2))
         self._check_set("packed_loads", (0, 1))
         self._check_set("wide", (0, 1))
+        self._check_set("sparse", (0, 1))
+        if self.sparse and not self.wide:
+            raise InputError("sparse = 1 needs wide = 1, not 0; a machine without wide mode has sparse = 0")
         self._check_set("serial_commands", (0, 1))
         self._check_set("pipelined", (0, 1))
         if self.pipelined and not (self.serial_commands and self.fuse_rate >= 4):

@@ -1,10 +1,10 @@
-"""Formats of constant weights that need fewer than eight bits: pairs of int4 for wide mode, and packed loads.
+"""Formats of constant weights: pairs of int4 for wide mode, two of four for sparse mode, and packed loads.
 
-Both replace commands and the data that they read, after the steps of a layer have been generated.
+All replace commands and the data that they read, after the steps of a layer have been generated.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
 from compiler.util.tiles import ceil_div
 from cosim.semantics.packed_weights import pack, packed_bytes
+from cosim.semantics.sparse_weights import is_sparse, pack_sparse
 from hw.config import MlaConfig
 from hw.isa.commands import LOAD_WORD, MATRIX_WORD
 from hw.isa.enums import Unit
@@ -50,11 +51,40 @@ class _Lines(NamedTuple):
         return data[starts[:, None] + np.arange(self.length)].reshape(-1)
 
 
-def widen_products(config: MlaConfig, steps: Sequence[TileStep]) -> list[TileStep]:
-    """Let MATRIX multiply in wide mode wherever all weights of a constant fit int4 and the addresses permit it.
+class _Format(NamedTuple):
+    """Format in which one tile of the array replaces two adjacent tiles of the reduction dimension.
 
-    Two adjacent tiles of the reduction dimension become one tile of pairs of int4, so that weights need half the bytes
-    and products half the cycles. Activations must begin at multiples of 2N.
+    `mode` is the bit of the mode word of MATRIX; `fits` and `pack` test and convert pairs of tiles, of shape (pair, 2 *
+    N, N).
+    """
+
+    mode: str
+    fits: Callable[[NDArray[np.int8]], bool]
+    pack: Callable[[NDArray[np.int8]], NDArray[np.uint8]]
+
+
+def _fits_int4(pairs: NDArray[np.int8]) -> bool:
+    return bool(pairs.min() >= -8 and pairs.max() <= 7)
+
+
+def _pack_int4(pairs: NDArray[np.int8]) -> NDArray[np.uint8]:
+    low, high = np.split(pairs, 2, axis=1)
+    return ((low & 15) | (high << 4)).view(np.uint8)
+
+
+#: Formats, best first.
+_FORMATS = (
+    _Format("wide", _fits_int4, _pack_int4),
+    _Format("sparse", lambda pairs: is_sparse(pairs.swapaxes(1, 2)), pack_sparse),
+)
+
+
+def widen_products(config: MlaConfig, steps: Sequence[TileStep]) -> list[TileStep]:
+    """Let MATRIX multiply in wide or sparse mode wherever all weights of a constant and the addresses permit it.
+
+    Two adjacent tiles of the reduction dimension become one: a tile of pairs of int4 if all weights fit int4, or a
+    sparse tile if at most two of each four consecutive weights are not 0. Products then need half the cycles, and
+    weights a half or five eighths of the bytes. Activations must begin at multiples of 2N.
 
     Parameters
     ----------
@@ -68,7 +98,8 @@ def widen_products(config: MlaConfig, steps: Sequence[TileStep]) -> list[TileSte
     list of TileStep
         Steps of the layer; those that do not change are the same objects.
     """
-    if not config.wide:
+    formats = [each for each in _FORMATS if getattr(config, each.mode)]
+    if not formats:
         return list(steps)
     sources: dict[CircularBuffer, set[CircularBuffer]] = defaultdict(set)
     readers: dict[CircularBuffer, list[Command]] = defaultdict(list)
@@ -79,32 +110,37 @@ def widen_products(config: MlaConfig, steps: Sequence[TileStep]) -> list[TileSte
             for ref in command.reads():
                 readers[ref.buffer].append(command)
     changed: dict[int, Command] = {}
-    constants = dict.fromkeys(each for found in sources.values() for each in found if _fits_int4(each))
-    for constant in constants:
-        changed |= _widened(config.n, constant, sources, readers)
+    for constant in dict.fromkeys(each for found in sources.values() for each in found):
+        pairs = _pairs(config.n, constant, sources, readers)
+        used = next((each for each in formats if each.fits(pairs)), None) if pairs is not None else None
+        if pairs is not None and used is not None:
+            changed |= _widened(constant, used.mode, used.pack(pairs), sources, readers)
     return _with_commands(steps, changed)
 
 
-def _fits_int4(buffer: CircularBuffer) -> bool:
-    if buffer.memory != BufferMemory.DRAM or buffer.data is None:
-        return False
-    values = buffer.data.view(np.int8)
-    return bool(values.size) and values.min() >= -8 and values.max() <= 7
+def _tiles(
+    constant: CircularBuffer, sources: dict[CircularBuffer, set[CircularBuffer]]
+) -> list[CircularBuffer]:
+    """Return the buffers that a constant is loaded to."""
+    return [buffer for buffer, found in sources.items() if constant in found]
 
 
-def _widened(
+def _pairs(
     n: int,
     constant: CircularBuffer,
     sources: dict[CircularBuffer, set[CircularBuffer]],
     readers: dict[CircularBuffer, list[Command]],
-) -> dict[int, Command]:
-    """Return the commands in wide mode by the identity of those that they replace; none if one cannot be replaced."""
-    data, pair = constant.data, 2 * n * n
-    assert data is not None
-    tiles = [buffer for buffer, found in sources.items() if constant in found]
+) -> NDArray[np.int8] | None:
+    """Return the weights of a constant as pairs of tiles, of shape (pair, 2 * n, n); None if a command that reads them
+    cannot be replaced.
+    """
+    data, pair, tiles = constant.data, 2 * n * n, _tiles(constant, sources)
     products = [command for buffer in tiles for command in readers[buffer]]
     if (
-        data.size % pair
+        constant.memory != BufferMemory.DRAM
+        or data is None
+        or not data.size
+        or data.size % pair
         or any(sources[buffer] != {constant} or buffer.size % pair for buffer in tiles)
         or not products
         or not all(_may_widen(command, n) for command in products)
@@ -115,20 +151,37 @@ def _widened(
             for command in readers[constant]
         )
     ):
-        return {}
-    low, high = data.view(np.int8).reshape(-1, 2, n, n).transpose(1, 0, 2, 3)
-    nibbles = ((low & 15) | (high << 4)).astype(np.uint8).reshape(-1)
-    halves = {
-        constant: replace(constant, size=constant.size // 2, data=nibbles, transferred=None),
-        **{buffer: replace(buffer, size=buffer.size // 2) for buffer in tiles},
+        return None
+    return data.view(np.int8).reshape(-1, 2 * n, n)
+
+
+def _widened(
+    constant: CircularBuffer,
+    mode: str,
+    packed: NDArray[np.uint8],
+    sources: dict[CircularBuffer, set[CircularBuffer]],
+    readers: dict[CircularBuffer, list[Command]],
+) -> dict[int, Command]:
+    """Return the commands in a mode by the identity of those that they replace."""
+    rows, n = packed.shape[1:]
+    pair, tile = 2 * n * n, rows * n
+    tiles = _tiles(constant, sources)
+    buffers = {
+        each: replace(each, size=each.size // pair * tile, **values)
+        for each, values in (
+            (constant, {"data": packed.reshape(-1), "transferred": None}),
+            *((buffer, {}) for buffer in tiles),
+        )
     }
-    changed = {id(command): _halved(command, _LOAD_DISTANCES, halves) for command in readers[constant]}
-    for command in products:
-        wide = _halved(command, _WEIGHT_DISTANCES, halves)
+    changed = {
+        id(command): _resized(command, _LOAD_DISTANCES, buffers, pair, tile) for command in readers[constant]
+    }
+    for command in (command for buffer in tiles for command in readers[buffer]):
+        wide = _resized(command, _WEIGHT_DISTANCES, buffers, pair, tile)
         word = command.fields["word"]
         assert isinstance(word, int)
-        word = MATRIX_WORD.pack(**MATRIX_WORD.unpack(word) | {"wide": 1})
-        wide.fields.update(word=word, ic_count=_number(command, "ic_count", 1) // 2, a_ic=2 * n, w_ic=n * n)
+        word = MATRIX_WORD.pack(**MATRIX_WORD.unpack(word) | {mode: 1})
+        wide.fields.update(word=word, ic_count=_number(command, "ic_count", 1) // 2, a_ic=2 * n, w_ic=tile)
         image = command.fields["a_base"]
         assert isinstance(image, BufferRef)
         image.buffer.wide = True
@@ -158,7 +211,7 @@ def _may_widen(command: Command, n: int) -> bool:
     places = [image.offset] + [image.buffer.size] * (image.buffer.depth > 1)
     places += [_number(command, name) for name in _ACTIVATION_LOOPS if name in numbers]
     return (
-        not any(word[name] for name in ("dw", "w_transpose", "w_unsigned", "wide", "scaled"))
+        not any(word[name] for name in ("dw", "w_transpose", "w_unsigned", "wide", "scaled", "sparse"))
         and image.buffer.memory == BufferMemory.SP
         and _number(command, "w_zp") == 0
         and _number(command, "ic_count", 1) % 2 == 0
@@ -176,16 +229,20 @@ def _in_pairs(command: Command, distances: Sequence[str], pair: int) -> bool:
     return not any(value % pair for value in (*offsets, *(_number(command, name) for name in distances)))
 
 
-def _halved(
-    command: Command, distances: Sequence[str], halves: dict[CircularBuffer, CircularBuffer]
+def _resized(
+    command: Command,
+    distances: Sequence[str],
+    buffers: dict[CircularBuffer, CircularBuffer],
+    pair: int,
+    tile: int,
 ) -> Command:
-    """Return a command on buffers of half the size."""
+    """Return a command on buffers in which `tile` bytes replace each `pair` bytes."""
     fields = dict(command.fields)
     for name, value in fields.items():
-        if isinstance(value, BufferRef) and value.buffer in halves:
-            fields[name] = replace(value, buffer=halves[value.buffer], offset=value.offset // 2)
+        if isinstance(value, BufferRef) and value.buffer in buffers:
+            fields[name] = replace(value, buffer=buffers[value.buffer], offset=value.offset // pair * tile)
         elif name in distances:
-            fields[name] = _number(command, name) // 2
+            fields[name] = _number(command, name) // pair * tile
     return Command(command.unit, command.layer, fields)
 
 

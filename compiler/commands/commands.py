@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.util.tiles import ceil_div
 from cosim.semantics.bounding_box import BoundingBox
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD, MATRIX_WORD
@@ -480,7 +481,7 @@ def whole(memory: BufferMemory, name: str, h: int, w: int, c: int, slack: int = 
 _STEP = 50
 
 
-def tile_cycles(strides: Sequence[int], config: MlaConfig) -> int:
+def tile_cycles(strides: Sequence[int], config: MlaConfig, more: int = 0) -> int:
     """Return the minimum number of cycles from weight tile to weight tile of a MATRIX command that is not depthwise.
 
     Parameters
@@ -490,9 +491,13 @@ def tile_cycles(strides: Sequence[int], config: MlaConfig) -> int:
         they are adjacent, and all tiles begin at multiples of n.
     config : MlaConfig
         Configuration of the machine.
+    more : int
+        Number of rows of a tile after its n weight rows.
     """
     row, *tiles = strides
-    return config.n if row != config.n or any(each % config.n for each in tiles) else config.tile_cycles
+    single = row != config.n or any(each % config.n for each in tiles)
+    least = config.n if single else config.tile_cycles
+    return least + ceil_div(more * least, config.n)
 
 
 def cycles(command: Command, config: MlaConfig) -> int:
@@ -511,12 +516,12 @@ def _cycles(command: Command, config: MlaConfig) -> int:
     get = {name: value for name, value in command.fields.items() if isinstance(value, int)}.get
     if command.unit == Unit.MATRIX:
         word = get("word")
-        if word is not None and MATRIX_WORD.unpack(word)["dw"]:
+        modes = MATRIX_WORD.unpack(MATRIX_WORD.pack() if word is None else word)
+        if modes["dw"]:
             return get("oc_count", 1) * get("dw_len", 1)
         tiles = prod(get(f"{dim}_count", 1) for dim in ("oc", "ic", "ky", "kx"))
-        least = tile_cycles(
-            [get("w_row", 0), *(get(f"w_{dim}", 0) for dim in ("oc", "ic", "ky", "kx"))], config
-        )
+        strides = [get("w_row", 0), *(get(f"w_{dim}", 0) for dim in ("oc", "ic", "ky", "kx"))]
+        least = tile_cycles(strides, config, n // 4 if modes["sparse"] else 0)
         return tiles * max(get("x_count", 1) * get("y_count", 1), least)
     if command.unit == Unit.FUSE:
         return _fuse_cycles(command, [get(f"{dim}_count", 1) for dim in FUSE_DIMS], config)

@@ -177,10 +177,11 @@ class _Simulation:
             weights, idle = c.taps * c.groups, 0
         else:
             # Tiles are at least `least` cycles apart, but the last one only takes as many as it has rows.
-            least = tile_cycles([c.w_row, c.w_oc, c.w_ic, c.w_ky, c.w_kx], self.config)
-            weights = (c.k_tail or c.k_rows or n) if c.ic_count == 1 else c.k_rows or n
-            if c.x_count * c.y_count < n:
-                weights = ceil(weights * least / n)
+            indices = n // 4 if c.sparse else 0
+            least = tile_cycles([c.w_row, c.w_oc, c.w_ic, c.w_ky, c.w_kx], self.config, indices)
+            weights = indices + ((c.k_tail or c.k_rows or n) if c.ic_count == 1 else c.k_rows or n)
+            if c.sparse or c.x_count * c.y_count < n:
+                weights = ceil(weights * least / (n + indices))
             weights += c.scaled
             idle = max(least - c.x_count * c.y_count, 0)
         # The weights of a depthwise stream enter the array after the rows of the previous command.

@@ -183,6 +183,7 @@ identity(
     "weight_rows",
     "packed_loads",
     "wide",
+    "sparse",
     "line_depth",
     "fuse_rate",
     "reciprocal_units",
@@ -193,7 +194,7 @@ identity(
     "windows",
     "serial_commands",
     "pipelined",
-    added=("weight_rows", "packed_loads", "wide", "reciprocal_units"),
+    added=("weight_rows", "packed_loads", "wide", "sparse", "reciprocal_units"),
 )(MlaConfig)
 identity("Unit", "LOAD", "MATRIX", "FUSE", "STORE")(Unit)
 identity("Space", "SP", "PARAM", "TABLE")(Space)

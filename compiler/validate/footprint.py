@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from compiler.util.lru_cache import LruCache
-from cosim.semantics.bounding_box import reads_row, reads_slots
+from cosim.semantics.bounding_box import reads_row, reads_slots, rows_after
 from cosim.semantics.command_fields import CommandFields
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS
@@ -246,7 +246,9 @@ def _activations(n: int, c: CommandFields, used: bool) -> Iterator[StridedRegion
     u, v = ((c.y_count, c.u_y), (c.ky_count, c.u_ky)), ((c.x_count, c.v_x), (c.kx_count, c.v_kx))
     runs = (c.k_rows or n, c.k_tail or c.k_rows or n) if used else (n, n)
     halves: Dims = []
-    if c.wide and runs == (n, n):
+    if c.sparse:  # pairs of array rows use four activations
+        runs = ((runs[0] + 1) // 2 * 4, (runs[1] + 1) // 2 * 4)
+    elif c.wide and runs == (n, n):
         runs = (2 * n, 2 * n)
     elif c.wide:
         halves = [(2, n)]
@@ -260,7 +262,7 @@ def _weights(n: int, c: CommandFields) -> Iterator[StridedRegion]:
         lines, tail = c.n_cols or n, c.n_tail or c.n_cols or n
     else:
         split, step, others = c.ic_count, c.w_ic, [(c.oc_count, c.w_oc), *kernel]
-        lines, tail = (c.k_rows or n) + c.scaled, (c.k_tail or c.k_rows or n) + c.scaled
+        lines, tail = (rows + rows_after(c, n) for rows in (c.k_rows or n, c.k_tail or c.k_rows or n))
     if lines == tail:
         yield region("sp", c.w_base, [*others, (split, step), (lines, c.w_row)], n)
     else:

@@ -204,7 +204,7 @@ def _check_own_results(n: int, unit: Unit, fields: list[int], regions: list[Stri
 #: Index of the mode word of MATRIX.
 _MATRIX_WORD = [item.name for item in MATRIX_FIELDS].index("word")
 #: Fields that hold addresses, by unit. Legality depends on them only through bounds, the alignment of `dst`, and the
-#: alignment of `a_base` in wide mode.
+#: alignment of `a_base` in wide and sparse mode.
 _ADDRESSES = {
     unit: tuple((number, item.name) for number, item in enumerate(UNIT_FIELDS[unit]) if item.name in names)
     for unit, names in {
@@ -288,8 +288,9 @@ class CommandExaminer:
         """Return the number of bytes of which the legality of a command may require that an address is a multiple."""
         if unit == Unit.LOAD and name == "dst":
             return self.config.n
-        if unit == Unit.MATRIX and name == "a_base" and MATRIX_WORD.unpack(fields[_MATRIX_WORD])["wide"]:
-            return 2 * self.config.n
+        if unit == Unit.MATRIX and name == "a_base":
+            word = MATRIX_WORD.unpack(fields[_MATRIX_WORD])
+            return 2 * self.config.n if word["wide"] or word["sparse"] else 1
         return 1
 
     def _inside(self, windows: list[DramWindow], shape: CommandShape, bases: list[int]) -> bool:
@@ -359,9 +360,15 @@ def _illegal(config: MlaConfig, unit: Unit, c: CommandFields, cause: Trap, addre
     else:
         last = {Trap.SP_BOUNDS: config.sp_bytes - 1, Trap.ACC_BOUNDS: config.acc_rows - 1}.get(cause, 0)
         reason = _RIGHT[cause].format(address=address, last=last)
-        if cause is Trap.BAD_COMMAND and unit == Unit.MATRIX and (c.wide or c.scaled) and not config.wide:
-            mode = "the wide mode" if c.wide else "scaled sums"
-            reason = f"it uses {mode}, which the hardware configuration does not have (MlaConfig.wide is 0)"
+        if cause is Trap.BAD_COMMAND and unit == Unit.MATRIX:
+            modes = {"wide": "the wide mode", "scaled": "scaled sums", "sparse": "the sparse mode"}
+            for name, mode in modes.items():
+                option = "sparse" if name == "sparse" else "wide"
+                if getattr(c, name) and not getattr(config, option):
+                    return BadCommandError(
+                        KIND_OF_TRAP[cause],
+                        f"it uses {mode}, which the hardware configuration does not have (MlaConfig.{option} is 0)",
+                    )
     return BadCommandError(KIND_OF_TRAP[cause], reason)
 
 

@@ -9,6 +9,7 @@ from cosim.golden.accumulate import update_distinct, update_in_order
 from cosim.golden.depthwise import run_depthwise
 from cosim.golden.dma import Events
 from cosim.golden.memory import Memories, windows
+from cosim.semantics.bounding_box import rows_after
 from cosim.semantics.command_fields import CommandFields
 
 #: Maximum number of elements gathered at once, which limits the memory for the unfolded activations.
@@ -24,7 +25,8 @@ class _Activations:
     Parameters
     ----------
     values : numpy.ndarray
-        Bytes minus their zero point, as int16 of shape (point, tile, lane), with 2 * n lanes in wide mode.
+        Bytes minus their zero point, as int16 of shape (point, tile, lane), with 2 * n lanes in wide and
+        sparse mode.
     flat : numpy.ndarray
         Copy of `values` as float32 of shape (point, tile * lane).
     valid : numpy.ndarray
@@ -73,7 +75,7 @@ def _equal_weights(copies: Sequence[Memories], c: CommandFields) -> bool:
         np.arange(count) * stride
         for count, stride in (
             *((c.oc_count, c.w_oc), (c.ic_count, c.w_ic), (c.ky_count, c.w_ky), (c.kx_count, c.w_kx)),
-            (n + c.scaled, c.w_row),
+            (n + rows_after(c, n), c.w_row),
         )
     ]
     low = max(0, c.w_base + sum(int(step.min()) for step in steps))
@@ -95,7 +97,7 @@ def edge(raw: np.ndarray, unsigned: int, zero_point: int) -> np.ndarray:
 
 def lanes(c: CommandFields, n: int) -> int:
     """Return the number of lanes of an activation row."""
-    return 2 * n if c.wide else n
+    return 2 * n if c.wide or c.sparse else n
 
 
 def active(count: int, tail: int, n: int) -> tuple[int, int]:
@@ -124,7 +126,7 @@ def _run_normal(memories: Memories, c: CommandFields) -> Events:
             if oc and c.a_oc:
                 rows_read = _activations(memories.sp, c, n, oc, part)
             zeros += rows_read.zeros
-            useful += int(rows_read.valid @ k_active) * columns[oc] * (lanes(c, n) // n)
+            useful += int(rows_read.valid @ k_active) * columns[oc] << c.wide
             target = blocks[oc][part]
             if distinct:
                 update_distinct(memories.acc, c, target, _reduce(rows_read.flat, weights[oc], factors[oc]))
@@ -136,7 +138,7 @@ def _run_normal(memories: Memories, c: CommandFields) -> Events:
                 update_in_order(memories.acc, c, target, psums, first=tile == 0)
     streamed = c.oc_count * tiles * points
     return {
-        "macs_issued": streamed * lanes(c, n) * n,
+        "macs_issued": streamed * n * n << c.wide,
         "macs_useful": useful,
         "matrix_rows": streamed,
         "matrix_tiles": c.oc_count * tiles,
@@ -151,7 +153,7 @@ def _weights(
     """Return the weight tiles for one block of output channels, as an array of shape (tile, k, column).
 
     The tiles are in loop order. In wide mode, the low nibbles of the bytes precede the high nibbles, so that there are
-    2 * n values of k.
+    2 * n values of k. The tiles of sparse mode are expanded to 2 * n values of k, too.
     """
     tiles = c.ic_count * c.ky_count * c.kx_count
     weights = np.zeros((tiles, n, n), np.int16)
@@ -169,7 +171,22 @@ def _weights(
             weights[selected, :k] = tile
     if c.wide:
         return np.concatenate([((weights & 15) ^ 8) - 8, weights >> 4], axis=1)
+    if c.sparse:
+        return _expanded(sp, c, n, weights, base + np.where(ic == c.ic_count - 1, k_tail, k_rows) * c.w_row)
     return weights
+
+
+def _expanded(
+    sp: np.ndarray, c: CommandFields, n: int, weights: np.ndarray, indices: np.ndarray
+) -> np.ndarray:
+    """Return sparse tiles with a value for each of 2 * n activations; `indices`: addresses of their indices."""
+    found = windows(sp, n)[indices[:, None] + np.arange(n // 4) * c.w_row]
+    row = np.arange(n)
+    index = found[:, row // 4] >> (2 * (row % 4))[:, None] & 3
+    expanded = np.zeros((len(weights), 2 * n, n), np.int16)
+    tile, column = np.arange(len(weights))[:, None, None], np.arange(n)
+    np.add.at(expanded, (tile, row[:, None] // 2 * 4 + index, column), weights)
+    return expanded
 
 
 def _activations(sp: np.ndarray, c: CommandFields, n: int, oc: int, point: np.ndarray) -> _Activations:
@@ -201,14 +218,16 @@ def _factors(sp: np.ndarray, c: CommandFields, n: int, oc: int, k_rows: int, k_t
     tiles = c.ic_count * c.ky_count * c.kx_count
     ic, ky, kx = np.unravel_index(np.arange(tiles), (c.ic_count, c.ky_count, c.kx_count))
     base = c.w_base + oc * c.w_oc + ic * c.w_ic + ky * c.w_ky + kx * c.w_kx
-    return windows(sp, n)[base + np.where(ic == c.ic_count - 1, k_tail, k_rows) * c.w_row].astype(np.int64)
+    before = np.where(ic == c.ic_count - 1, k_tail, k_rows) + rows_after(c, n) - 1
+    return windows(sp, n)[base + before * c.w_row].astype(np.int64)
 
 
 def _reduce(a: np.ndarray, weights: np.ndarray, factors: np.ndarray) -> np.ndarray:
     """Return the sums over all tiles, computed by a few float32 matrix products; if there are factors, the sums of each
     tile are multiplied by its factors.
 
-    The products are exact, because each sum of _EXACT_PRODUCTS products is below 2**24.
+    The products are exact, because each sum of _EXACT_PRODUCTS products is below 2**24. (Two weights of a sparse tile
+    with the same index are one value of up to 9 bits, in place of two.)
     """
     if len(factors):
         parts = a.reshape(len(a), len(weights), -1).swapaxes(0, 1)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from cosim.golden.command import Command
 from cosim.golden.depthwise import stream_outputs
 from cosim.golden.matrix import active, lanes
-from cosim.semantics.bounding_box import is_scalar_pair, reads_row, reads_slots
+from cosim.semantics.bounding_box import is_scalar_pair, reads_row, reads_slots, rows_after
 from cosim.semantics.command_fields import CommandFields
 from cosim.semantics.fuse_points import PointBlock, points
 from hw.config import MlaConfig
@@ -107,7 +107,7 @@ _REQUANTIZATION_DEFAULTS = {
     "clip_hi": (1 << 31) - 1,
 }
 #: Fields of the products of MATRIX.
-_PRODUCT = ("dw", "shift8", "a_unsigned", "w_unsigned", "a_zp", "w_zp", "wide", "scaled")
+_PRODUCT = ("dw", "shift8", "a_unsigned", "w_unsigned", "a_zp", "w_zp", "wide", "scaled", "sparse")
 
 
 class SymbolMachine:
@@ -243,7 +243,8 @@ class SymbolMachine:
     ) -> Symbols:
         """Return the symbols of weight tiles, of shape (tile, row, column), 0 for rows that are not in use.
 
-        In wide mode, there are 2 * n rows: first the low nibbles, then the high nibbles.
+        In wide mode, there are 2 * n rows: first the low nibbles, then the high nibbles. In sparse mode, there
+        are 2 * n rows, each of which is a sum over the two weights that may use its activation, with their indices.
         Without `w_transpose`, columns that are not in use are computed like the others; with it, their weights are 0.
         """
         n, (ic, ky, kx) = self.config.n, tile
@@ -255,11 +256,25 @@ class SymbolMachine:
         if c.wide:
             found = np.concatenate(self._nibbles(found), axis=1)
             used = np.concatenate([used, used], axis=1)
+        elif c.sparse:
+            indices = base[:, None, None] + (k_active.sum(axis=1)[:, None, None] + k // 4) * c.w_row + column
+            found = join(found, join(self.sp[indices], (k % 4).astype(np.uint64)))
         found = join(found, constant("weight", c.w_unsigned, c.w_zp))
         if c.scaled:
-            factors = base + k_active.sum(axis=1) * c.w_row
+            factors = base + (k_active.sum(axis=1) + rows_after(c, n) - 1) * c.w_row
             found = join(found, self.sp[factors[:, None, None] + np.arange(n)])
-        return np.where(used, found, np.uint64(0))
+        if not c.sparse:
+            return np.where(used, found, np.uint64(0))
+        lane = np.arange(2 * n)
+        return sum(
+            (
+                np.where(
+                    used[:, row], join(found[:, row], (lane % 4).astype(np.uint64)[:, None]), np.uint64(0)
+                )
+                for row in (lane // 4 * 2, lane // 4 * 2 + 1)
+            ),
+            np.zeros((len(found), 2 * n, n), np.uint64),
+        )
 
     def _nibbles(self, source: Symbols) -> list[Symbols]:
         """Return the symbols of the low and of the high nibbles of bytes, as LOAD expands them."""
@@ -293,6 +308,8 @@ class SymbolMachine:
         valid = valid_points(c, u, v)
         if c.wide:
             k_active = np.concatenate([k_active, k_active], axis=1)
+        elif c.sparse:
+            k_active = np.repeat(k_active[:, ::2], 4, axis=1)
         used = valid[..., None] & k_active
         found = self.sp[np.where(used, address[..., None] + np.arange(lanes(c, self.config.n)), 0)]
         found = np.where(used, join(found, constant("activation", c.a_unsigned, c.a_zp)), np.uint64(0))

@@ -158,7 +158,7 @@ def _matrix(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
         yield box("acc", c.acc_base, steps, 1, True)
         return
     blocks = [(c.oc_count, c.a_oc), (c.ic_count, c.a_ic)]
-    yield from _padded(Unit.MATRIX, "sp", c, blocks, 2 * n if c.wide else n)
+    yield from _padded(Unit.MATRIX, "sp", c, blocks, 2 * n if c.wide or c.sparse else n)
     if c.w_transpose:
         lines = _max_active(c.n_cols, c.n_tail, c.oc_count, n)
     else:
@@ -168,12 +168,17 @@ def _matrix(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
         (c.ic_count, c.w_ic),
         (c.ky_count, c.w_ky),
         (c.kx_count, c.w_kx),
-        (lines + c.scaled, c.w_row),
+        (lines + rows_after(c, n), c.w_row),
     ]
     yield box("sp", c.w_base, steps, n)
     yield box(
         "acc", c.acc_base, [(c.oc_count, c.acc_oc), (c.y_count, c.acc_y), (c.x_count, c.acc_x)], 1, True
     )
+
+
+def rows_after(c: CommandFields, n: int) -> int:
+    """Return the number of rows after the weight rows of each tile: indices of sparse tiles, and factors."""
+    return (n // 4 if c.sparse else 0) + c.scaled
 
 
 def _max_active(count: int, tail: int, blocks: int, n: int) -> int:

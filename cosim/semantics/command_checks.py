@@ -63,7 +63,8 @@ def sizes_of(config: MlaConfig) -> dict[str, int]:
 def contradictory(config: MlaConfig, unit: Unit, c: CommandFields) -> bool:
     """Return True if the fields of a command contradict each other or the configuration, wherever its addresses are.
 
-    Of the addresses, only the remainder of `dst` modulo n, and in wide mode of `a_base` modulo 2 * n, matter.
+    Of the addresses, only the remainder of `dst` modulo n, and in wide and sparse mode that of `a_base` modulo 2 * n,
+    matter.
     """
     return any((_bad_load, _bad_matrix, _bad_fuse, _bad_store)[unit](config, c))
 
@@ -106,8 +107,9 @@ def _bad_matrix(config: MlaConfig, c: CommandFields) -> Iterator[bool]:
         yield bool(c.w_transpose)
         yield c.dw_len <= c.dw_lead
         yield bool(c.keep) and c.oc_count > 1
-    if c.wide:
-        yield not config.wide
+    if c.wide or c.sparse:
+        yield bool(c.wide) and not config.wide
+        yield bool(c.sparse) and (not config.sparse or bool(c.wide))
         yield bool(c.dw or c.w_transpose or c.w_unsigned or c.w_zp)
         yield any(value % (2 * config.n) for value in (c.a_base, c.a_u, c.a_v, c.a_ic, c.a_oc))
     if c.scaled:

@@ -42,6 +42,13 @@ def deskew(m: Module, name: str, lanes: list[Value]) -> Value:
 OPERAND_BITS = 9
 #: Width of an int4 weight in bits.
 NIBBLE_BITS = 4
+#: Width in bits of the selection of one of the four activations of a pair of array rows.
+SOURCE_BITS = 2
+
+
+def weight_bits(config: MlaConfig) -> int:
+    """Return the width in bits of a weight on the buses of the array, with its source if there is a sparse mode."""
+    return OPERAND_BITS + (SOURCE_BITS if config.sparse else 0)
 
 
 class SystolicArray(wiring.Component):
@@ -73,21 +80,29 @@ class SystolicArray(wiring.Component):
     they move in registers that hold one lane for each array row, one register for each cycle of delay. These registers
     advance, and the second product is formed, only while wide rows are in the array.
 
+    In sparse mode (config.sparse), the elements in array rows 2j and 2j + 1 and column c each select one of the same
+    four activations: lanes 2j and 2j + 1 of `row` and of `second`. Bits 9 and 10 of a weight are its source: bit 0
+    selects the other array row of the pair, bit 1 selects `second`; both are 0 in the other modes. The lane of `row`
+    of the other array row is in its element on the same diagonal: one column to the left for even rows, one to the
+    right for odd rows.
+
     Latency: 2 * n + 1 cycles from `row` to `psum`. Throughput: one row per cycle.
 
     Parameters
     ----------
     config : MlaConfig
-        Machine configuration; uses `n`, `weight_rows`, `wide`.
+        Machine configuration; uses `n`, `weight_rows`, `wide`, `sparse`.
 
     Members
     -------
     row : In(9 * n)
         Activations; lane k is for array row k.
     second : In(9 * n)
-        Activations for the high nibbles of the weights; only with `wide`.
+        Activations for the high nibbles of the weights, or the second half of a sparse row; only with `wide`.
     wide : In(1)
         High if the row that enters in the next cycle is in wide mode, as are all rows of its tile; only with `wide`.
+    sparse : In(1)
+        The same for sparse mode; only with `sparse`.
     line0, line1, line2 : In(9 * n)
         Depthwise lines; array row i uses their value in cycle t + i for a row that entered in cycle t.
     live : In(1)
@@ -96,7 +111,7 @@ class SystolicArray(wiring.Component):
         High if the row that enters in the next cycle is the first row of a tile.
     select : In(2 * n)
         For each array row, 0 if the row uses no line, else 1 + the index of its line; sampled with `swap`.
-    weights{b} : In(9 * n)
+    weights{b} : In(weight_bits * n)
         One row or column of a tile on bus b.
     write_row{b}, write_column{b} : In(n)
         One-hot row or column of the shadows that stores `weights{b}`; row (column) i of a tile arrives i cycles after
@@ -106,19 +121,22 @@ class SystolicArray(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
-        self.n, self.buses, self.has_wide = config.n, config.weight_rows, bool(config.wide)
+        self.n, self.buses = config.n, config.weight_rows
+        self.has_wide, self.has_sparse = bool(config.wide), bool(config.sparse)
+        self.weight_bits = weight_bits(config)
         operands = OPERAND_BITS * config.n
         super().__init__(
             {
                 "row": In(operands),
                 **({"second": In(operands), "wide": In(1)} if config.wide else {}),
+                **({"sparse": In(1)} if config.sparse else {}),
                 "line0": In(operands),
                 "line1": In(operands),
                 "line2": In(operands),
                 "live": In(1),
                 "swap": In(1),
                 "select": In(2 * config.n),
-                **{f"weights{b}": In(operands) for b in range(self.buses)},
+                **{f"weights{b}": In(self.weight_bits * config.n) for b in range(self.buses)},
                 **{f"write_row{b}": In(config.n) for b in range(self.buses)},
                 **{f"write_column{b}": In(config.n) for b in range(self.buses)},
                 "psum": Out(32 * config.n),
@@ -136,36 +154,63 @@ class SystolicArray(wiring.Component):
             for g, line in enumerate((self.line0, self.line1, self.line2))
         ]
 
-        wides, seconds, wide_live = self._second(m) if self.has_wide else ([], [], Const(0))
+        wides, seconds, paired_live = self._second(m) if self.has_wide else ([], [], Const(0))
+        moved = [
+            [
+                Signal(signed(OPERAND_BITS), name=f"operand_{k}_{c}", reset_less=True)
+                for c in range(n + (self.has_sparse and k % 2 == 0))
+            ]
+            for k in range(n)
+        ]
+        sparse_live: Value = Const(0)
+        if self.has_sparse:
+            sparse_live = self._live(m, "sparse", self.sparse)
+            for row in moved[::2]:
+                with m.If(sparse_live):
+                    m.d.sync += row[n].eq(row[n - 1])
 
         sums: list = [None] * n
         for k in range(n):
             activation = moving[k]
             for c in range(n):
-                operand = Signal(signed(OPERAND_BITS), name=f"operand_{k}_{c}", reset_less=True)
+                operand = moved[k][c]
                 weight = Signal(signed(OPERAND_BITS), name=f"weight_{k}_{c}", reset_less=True)
                 product = Signal(signed(2 * OPERAND_BITS), name=f"product_{k}_{c}", reset_less=True)
                 psum = Signal(signed(32), name=f"psum_{k}_{c}", reset_less=True)
                 select = selects[k + c][2 * k : 2 * k + 2]
                 # Unsigned bits, so that selecting between them does not extend their sign.
-                moved = activation[:OPERAND_BITS]
+                left = activation[:OPERAND_BITS]
                 line = Mux(select[1], Mux(select[0], lines[2][c], lines[1][c]), lines[0][c])[:OPERAND_BITS]
-                m.d.sync += operand.eq(Mux(self.live, Mux(select.any(), line, moved), moved))
-                shadow = shadows[k][OPERAND_BITS * c : OPERAND_BITS * (c + 1)]
+                m.d.sync += operand.eq(Mux(self.live, Mux(select.any(), line, left), left))
+                shadow = shadows[k][self.weight_bits * c : self.weight_bits * (c + 1)]
                 if self.has_wide:
                     high = Signal(signed(NIBBLE_BITS), name=f"high_{k}_{c}", reset_less=True)
                     low, upper = shadow[:NIBBLE_BITS], shadow[NIBBLE_BITS : 2 * NIBBLE_BITS]
                     extended = Cat(low, low[-1].replicate(OPERAND_BITS - NIBBLE_BITS))
                     with m.If(swaps[k + c]):
                         m.d.sync += [
-                            weight.eq(Mux(wides[k + c], extended, shadow)),
+                            weight.eq(Mux(wides[k + c], extended, shadow[:OPERAND_BITS])),
                             high.eq(Mux(wides[k + c], upper, 0)),
                         ]
-                    lane = seconds[k + c][OPERAND_BITS * (k - n) :][:OPERAND_BITS].as_signed()
-                    with m.If(wide_live):
-                        m.d.sync += product.eq(operand * weight + lane * high)
+                    second, factor = seconds[k + c], operand
+                    own = second[OPERAND_BITS * (k - n) :][:OPERAND_BITS]
+                    if self.has_sparse:
+                        partner, source = k ^ 1, Signal(SOURCE_BITS, name=f"source_{k}_{c}", reset_less=True)
+                        with m.If(swaps[k + c]):
+                            m.d.sync += source.eq(shadow[OPERAND_BITS:])
+                        column = c + k - partner
+                        other = moved[partner][column] if column >= 0 else moving[partner]
+                        other_second = second[OPERAND_BITS * (partner - n) :][:OPERAND_BITS]
+                        near = Mux(source[0], other[:OPERAND_BITS], operand[:OPERAND_BITS])
+                        far = Mux(source[0], other_second, own)
+                        factor = Signal(signed(OPERAND_BITS), name=f"factor_{k}_{c}")
+                        m.d.comb += factor.eq(
+                            Mux(sparse_live, Mux(source[1], far, near), operand[:OPERAND_BITS])
+                        )
+                    with m.If(paired_live):
+                        m.d.sync += product.eq(factor * weight + own.as_signed() * high)
                     with m.Else():
-                        m.d.sync += product.eq(operand * weight)
+                        m.d.sync += product.eq(factor * weight)
                 else:
                     with m.If(swaps[k + c]):
                         m.d.sync += weight.eq(shadow)
@@ -175,18 +220,28 @@ class SystolicArray(wiring.Component):
         m.d.comb += self.psum.eq(deskew(m, "psum", [s.as_unsigned() for s in sums]))
         return m
 
+    def _live(self, m: Module, name: str, entering: Value) -> Signal:
+        """Return a flag that is high while rows of a mode are in the array, which `entering` precedes by a cycle."""
+        live = Signal(name=f"{name}_live")
+        following = Signal(2 * self.n - 1, name=f"{name}_rows")
+        m.d.sync += [following.eq(Cat(entering, following)), live.eq(entering | following.any())]
+        return live
+
     def _second(self, m: Module) -> tuple[list[Value], list[Value], Signal]:
         """Return the wide mode of each diagonal, valid with its swap; the lanes of `second` for each diagonal, of which
-        the last belongs to array row n - 1; and a flag that is high while wide rows are in the array.
+        the last belongs to array row n - 1; and a flag that is high while rows with a second half are in the array.
         """
         n = self.n
-        wides, live = Signal(2 * n - 1), Signal(name="wide_live")
-        m.d.sync += [wides.eq(Cat(self.wide, wides)), live.eq(self.wide | wides.any())]
+        wides = Signal(2 * n - 1)
+        m.d.sync += wides.eq(Cat(self.wide, wides))
+        live = self._live(m, "paired", self.wide | (self.sparse if self.has_sparse else 0))
         seconds: list[Value] = []
         lanes: Value = self.second
         for d in range(2 * n - 1):
-            # Diagonal d has elements in array rows up to n - 1, from row d - (n - 1) on.
-            width = OPERAND_BITS * min(n, 2 * n - 1 - d)
+            # Diagonal d has elements in array rows up to n - 1, from row d - (n - 1) on; in sparse mode, the elements
+            # of an odd row also use the lane of the even row before it.
+            first = max(0, d - (n - 1))
+            width = OPERAND_BITS * (n - (first - first % 2 if self.has_sparse else first))
             delayed = Signal(width, name=f"second{d}", reset_less=True)
             with m.If(live):
                 m.d.sync += delayed.eq(lanes[-width:])
@@ -204,7 +259,7 @@ class SystolicArray(wiring.Component):
         for k in range(self.n):
             pieces = []
             for piece in range(self.buses):
-                shadow = Signal(OPERAND_BITS * length, name=f"shadow{k}_{piece}", reset_less=True)
+                shadow = Signal(self.weight_bits * length, name=f"shadow{k}_{piece}", reset_less=True)
                 for write in writes:
                     # A piece of a row covers columns of the array, and a piece of a column covers rows.
                     if write.piece == piece:
@@ -212,7 +267,7 @@ class SystolicArray(wiring.Component):
                             m.d.sync += shadow.eq(write.weights)
                     if write.piece == k // length:
                         columns = write.columns[piece]
-                        spread = write.weights.word_select(k % length, OPERAND_BITS).replicate(length)
+                        spread = write.weights.word_select(k % length, self.weight_bits).replicate(length)
                         with m.If(columns.any()):
                             m.d.sync += shadow.eq((shadow & ~columns) | (spread & columns))
                 pieces.append(shadow)
@@ -259,15 +314,15 @@ class _ShadowWrite:
     def __init__(self, array: SystolicArray, m: Module, bus: int, piece: int):
         length = array.n // array.buses
         self.piece = piece
-        self.weights = getattr(array, f"weights{bus}").word_select(piece, OPERAND_BITS * length)
+        self.weights = getattr(array, f"weights{bus}").word_select(piece, array.weight_bits * length)
         self.row, column = getattr(array, f"write_row{bus}"), getattr(array, f"write_column{bus}")
         if piece:
             column = self._delay(m, f"write{bus}_{piece}", column, piece * length)
         self.columns = []
         for i in range(array.buses):
-            bits = Signal(OPERAND_BITS * length, name=f"columns{bus}_{piece}_{i}")
+            bits = Signal(array.weight_bits * length, name=f"columns{bus}_{piece}_{i}")
             m.d.comb += bits.eq(
-                Cat(bit.replicate(OPERAND_BITS) for bit in column[i * length : (i + 1) * length])
+                Cat(bit.replicate(array.weight_bits) for bit in column[i * length : (i + 1) * length])
             )
             self.columns.append(bits)
 

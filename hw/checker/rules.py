@@ -7,7 +7,7 @@ from hw.checker.values import times_groups
 from hw.config import MlaConfig
 from hw.isa.enums import PAIRS, BSource, Dtype, Op, Post, Reduce, Requant, Space, Unit
 
-#: Fields of MATRIX that must be multiples of 2 * n in wide mode.
+#: Fields of MATRIX that must be multiples of 2 * n in wide and sparse mode.
 MATRIX_A_ADDRESSES = ("a_base", "a_u", "a_v", "a_ic", "a_oc")
 
 
@@ -62,13 +62,14 @@ def matrix_rules(fields: data.View, config: MlaConfig) -> list[Value]:
     ]
     pair_bits = n.bit_length()
     unaligned = Cat(getattr(fields, name).as_unsigned()[:pair_bits] for name in MATRIX_A_ADDRESSES).any()
-    not_wide = word.dw | word.w_transpose | word.w_unsigned | (fields.w_zp != 0) | unaligned
+    not_paired = word.dw | word.w_transpose | word.w_unsigned | (fields.w_zp != 0) | unaligned
     return [
         *_zero(fields, "x_count", "y_count", "kx_count", "ky_count", "ic_count", "oc_count"),
         *(getattr(fields, name) > n for name in ("k_rows", "k_tail", "n_cols", "n_tail")),
         *zero_points,
         word.dw & Cat(*depthwise).any(),
-        word.wide & (not_wide if config.wide else 1),
+        word.wide & (not_paired if config.wide else 1),
+        word.sparse & ((not_paired | word.wide) if config.sparse else 1),
         word.scaled & ((word.dw | word.w_transpose) if config.wide else 1),
     ]
 

@@ -80,7 +80,9 @@ def matrix_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, 
         "dw": word.dw,
         "not_dw": ~word.dw,
         "row": Const(n),
-        "a_row": Mux(word.wide, 2 * n, n) if config.wide else Const(n),
+        "a_row": Mux(word.wide | (word.sparse if config.sparse else 0), 2 * n, n)
+        if config.wide
+        else Const(n),
         "one": Const(1),
         "tile": _named(
             m,
@@ -88,7 +90,8 @@ def matrix_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, 
             "tile",
             7,
             Mux(word.dw, taps, Mux(word.w_transpose, most_columns, most_rows))
-            + (word.scaled if config.wide else 0),
+            + (word.scaled if config.wide else 0)
+            + (Mux(word.sparse, n // 4, 0) if config.sparse else 0),
         ),
         "dw_columns": _named(
             m,

@@ -255,6 +255,12 @@ MATRIX_WORD = Packed(
             1,
             doc="a row after the weight rows of each tile has a factor for the sums of each column",
         ),
+        Field(
+            "sparse",
+            1,
+            doc="a tile covers 2*N reduction steps, in groups of four with at most two weights, whose indices are in "
+            "N/4 rows after the weight rows",
+        ),
     ),
 )
 

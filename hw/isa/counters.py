@@ -83,7 +83,7 @@ COUNTERS: tuple[Counter, ...] = (
         "matrix",
         12,
         True,
-        "multiply-accumulates of all rows streamed, N*N for each row (wide: 2*N*N)",
+        "multiply-accumulates of all rows streamed, N*N for each row (wide: 2*N*N; sparse: the products formed)",
     ),
     Counter(
         "macs_useful",
@@ -99,7 +99,7 @@ COUNTERS: tuple[Counter, ...] = (
         "matrix",
         7,
         True,
-        "zero lanes among the activation rows streamed, all N (wide: 2*N) lanes, padding included",
+        "zero lanes among the activation rows streamed, all N (wide and sparse: 2*N) lanes, padding included",
     ),
     Counter("acc_writes", "matrix", 1, True, "accumulator rows written by the array"),
     Counter("matrix_commands", "matrix_done", 1, True, "commands retired"),

@@ -1,4 +1,6 @@
-"""Matrix products with int4 weights in wide mode, with and without factors for groups of rows, on whole chips."""
+"""Matrix products with int4 weights in wide mode and 2:4 weights in sparse mode, with and without factors for groups of
+rows, on whole chips.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.isa.assembler import assemble
+from tests.support.sparse_weights import random_sparse, sparse_tiles
 
 OPCODE = 20
 DRAM_BYTES = 1 << 22
@@ -28,7 +31,7 @@ class _Product:
     m, k, columns : int
         Sizes; k is a multiple of 2 * n, and columns of n.
     mode : str
-        Fields of the mode word of MATRIX: "" for int8 weights, "wide=1" or "wide=1 scaled=1".
+        Fields of the mode word of MATRIX: "" for int8 weights, "wide=1", "sparse=1", or one of these and "scaled=1".
     parts : int
         Number of MATRIX commands, each with its share of the columns; the sums of two of them fit into the accumulator.
     """
@@ -47,8 +50,8 @@ class _Product:
 
     @property
     def tile_bytes(self) -> int:
-        """Number of bytes of a tile with its factors."""
-        return self.n * (self.n + ("scaled" in self.mode))
+        """Number of bytes of a tile with its indices and factors."""
+        return self.n * (self.n + ("scaled" in self.mode) + ("sparse" in self.mode) * self.n // 4)
 
     @property
     def weight_bytes(self) -> int:
@@ -105,8 +108,12 @@ class _Product:
         a = rng.integers(-128, 128, (self.m, self.k))
         limit = 8 if self.mode else 128
         w = rng.integers(-limit, limit, (self.k, self.columns))
+        if "sparse" in self.mode:
+            w = random_sparse(rng, self.k, self.columns)
         blocks = w.reshape(self.k // lanes, lanes, self.columns // n, n).transpose(2, 0, 1, 3)
         tiles = (blocks[:, :, :n] & 15) | (blocks[:, :, n:] & 15) << 4 if self.mode else blocks
+        if "sparse" in self.mode:
+            tiles = sparse_tiles(w, n).swapaxes(0, 1)
         sums = a.reshape(self.m, -1, lanes).swapaxes(0, 1) @ w.reshape(-1, lanes, self.columns)
         if "scaled" in self.mode:
             factors = rng.integers(0, 256, (self.columns // n, self.k // lanes, 1, n))
@@ -137,7 +144,7 @@ def n16() -> Iterator[RtlDevice]:
         yield device
 
 
-@pytest.mark.parametrize("mode", ["", "wide=1", "wide=1 scaled=1"])
+@pytest.mark.parametrize("mode", ["", "wide=1", "wide=1 scaled=1", "sparse=1", "sparse=1 scaled=1"])
 @pytest.mark.parametrize("kind", ["golden", "rtl"])
 def test_product(rtl: RtlDevice, kind: str, mode: str) -> None:
     device: Device = rtl if kind == "rtl" else GoldenDevice(load_target("n4"), DRAM_BYTES)
@@ -146,14 +153,17 @@ def test_product(rtl: RtlDevice, kind: str, mode: str) -> None:
     _cycles(driver, product, tag=3)
     rows = 13 * (24 // 4) * (64 // product.lanes)
     found = {name: driver.counters.read(name, 3) for name in ("macs_useful", "macs_issued", "matrix_rows")}
-    assert found == {"macs_useful": 13 * 64 * 24, "macs_issued": 13 * 64 * 24, "matrix_rows": rows}
+    macs = 13 * 64 * 24 // (2 if "sparse" in mode else 1)
+    assert found == {"macs_useful": macs, "macs_issued": macs, "matrix_rows": rows}
     assert driver.counters.read("acc_writes", 3) == rows
 
 
-def test_wide_mode_takes_half_the_cycles(n16: RtlDevice) -> None:
-    """A product of 128 x 512 x 256 takes a row of activations per cycle: half as many cycles with int4 weights."""
+def test_wide_and_sparse_mode_take_half_the_cycles(n16: RtlDevice) -> None:
+    """A product of 128 x 512 x 256 takes a row of activations per cycle: half as many cycles with int4 or 2:4
+    weights.
+    """
     found = {}
-    for mode in ("", "wide=1", "wide=1 scaled=1"):
+    for mode in ("", "wide=1", "wide=1 scaled=1", "sparse=1", "sparse=1 scaled=1"):
         n16.reset()
         product = _Product(16, 128, 512, 256, mode, 4)
         driver = Driver(n16)
@@ -161,4 +171,5 @@ def test_wide_mode_takes_half_the_cycles(n16: RtlDevice) -> None:
         rows, busy = 128 * 16 * (512 // product.lanes), driver.counters.read("matrix_busy", 3)
         print(f"{mode or 'int8'}: {found[mode]} cycles, {rows} rows, {busy} cycles of MATRIX")
         assert rows <= busy <= rows + 600
-    assert found["wide=1"] < found[""] - 128 * 16 * 16
+    for mode in ("wide=1", "sparse=1"):
+        assert found[mode] < found[""] - 128 * 16 * 16

@@ -145,6 +145,9 @@ def matrix(mem: dict, n: int, c: CommandFields) -> dict[str, int]:
                         w = [[sx(e, 4) for e in row] for row in w] + [
                             [sx(e >> 4, 4) for e in row] for row in w
                         ]
+                    elif c.sparse:
+                        size = 2 * n
+                        w = spread(sp, n, c, base + rows * c.w_row, w)
                     for y in range(c.y_count):
                         for x in range(c.x_count):
                             u, v = c.u0 + y * c.u_y + ky * c.u_ky, c.v0 + x * c.v_x + kx * c.v_kx
@@ -152,17 +155,29 @@ def matrix(mem: dict, n: int, c: CommandFields) -> dict[str, int]:
                             if inside(u, v, c):
                                 at = c.a_base + oc * c.a_oc + ic * c.a_ic + u * c.a_u + v * c.a_v
                                 a = [operand(sp[at + k], c.a_unsigned, c.a_zp) for k in range(size)]
-                                count["macs_useful"] += rows * cols * size // n
+                                count["macs_useful"] += rows * cols * (1 + c.wide)
                             psum = [sum(a[k] * w[k][j] for k in range(size)) for j in range(n)]
                             if c.scaled:
-                                psum = [psum[j] * sp[base + rows * c.w_row + j] for j in range(n)]
+                                after = base + (rows + c.sparse * n // 4) * c.w_row
+                                psum = [psum[j] * sp[after + j] for j in range(n)]
                             r = c.acc_base + oc * c.acc_oc + y * c.acc_y + x * c.acc_x
                             accumulate(mem, n, c, r, psum, ic == ky == kx == 0)
                             count["matrix_zeros"] += a.count(0)
-                            count["macs_issued"] += size * n
+                            count["macs_issued"] += n * n * (1 + c.wide)
                             count["matrix_rows"] += 1
                             count["acc_writes"] += 1
     return count
+
+
+def spread(sp, n: int, c: CommandFields, address: int, w: list[list[int]]) -> list[list[int]]:
+    """Return a sparse tile with a row for each of 2 * n activations; the indices begin at an address."""
+    full = [[0] * n for _ in range(2 * n)]
+    for k in range(n):
+        for j in range(n):
+            if w[k][j]:  # weights that are not in use are 0
+                byte = int(sp[address + k // 4 * c.w_row + j])
+                full[k // 2 * 4 + (byte >> k % 4 * 2) % 4][j] += w[k][j]
+    return full
 
 
 def depthwise(mem: dict, n: int, c: CommandFields, oc: int, cols: int, count: dict[str, int]) -> None:

@@ -53,13 +53,13 @@ def _matrix(n, c) -> Touched:
         k = (c.k_tail or rows) if ic == c.ic_count - 1 else rows
         columns_here = (c.n_tail or columns) if oc == c.oc_count - 1 else columns
         base = c.w_base + oc * c.w_oc + ic * c.w_ic + ky * c.w_ky + kx * c.w_kx
-        for line in range(columns_here if c.w_transpose else k + c.scaled):
+        for line in range(columns_here if c.w_transpose else k + c.sparse * n // 4 + c.scaled):
             out |= _span("sp", base + line * c.w_row, n)
         for y, x in product(range(c.y_count), range(c.x_count)):
             u, v = c.u0 + y * c.u_y + ky * c.u_ky, c.v0 + x * c.v_x + kx * c.v_kx
             if _valid(u, v, c):
                 address = c.a_base + oc * c.a_oc + ic * c.a_ic + u * c.a_u + v * c.a_v
-                out |= _span("sp", address, 2 * n if c.wide else n)
+                out |= _span("sp", address, 2 * n if c.wide or c.sparse else n)
             out.add(("acc", c.acc_base + oc * c.acc_oc + y * c.acc_y + x * c.acc_x, True))
     return out
 

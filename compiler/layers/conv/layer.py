@@ -13,6 +13,8 @@ from compiler.layers.base import Drain, Layer
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine
 from compiler.util.tiles import ceil_div
+from cosim.semantics.sparse_weights import is_sparse
+from hw.config import MlaConfig
 from hw.isa.enums import Rounding
 
 
@@ -72,10 +74,21 @@ class ConvLayer(Layer):
         """Number of output channels of each group, except of a last group that has fewer."""
         return self.outputs_per_group or self.weights.shape[0] // self.groups
 
+    def joins_tiles(self, config: MlaConfig) -> bool:
+        """Return True if MATRIX can use wide or sparse mode, which join two tiles of the reduction dimension: all
+        weights fit int4, or at most two of four are not 0, and they have no zero point.
+        """
+        return self.w_zp == 0 and bool(
+            (config.wide and self._fits_int4) or (config.sparse and self._is_sparse)
+        )
+
     @cached_property
-    def fits_int4(self) -> bool:
-        """True if all weights fit int4 and have no zero point, so that MATRIX can use wide mode."""
-        return self.w_zp == 0 and self.weights.min() >= -8 and self.weights.max() <= 7
+    def _fits_int4(self) -> bool:
+        return bool(self.weights.min() >= -8 and self.weights.max() <= 7)
+
+    @cached_property
+    def _is_sparse(self) -> bool:
+        return is_sparse(self.weights)
 
     def groups_are_blocks(self, n: int) -> bool:
         """Return True if the outputs of each of several groups fit one block of `n` channels.

@@ -168,8 +168,10 @@ class ConvTiler:
         depths = [self.k_blocks]
         if self.layout == Im2colLayout.PIXELS and not self.grouped:
             depths = cuts(self.k_blocks)
-        if self.context.config.wide and self.layer.fits_int4 and self.in_c % (2 * self.n) == 0:
-            depths = [depth for depth in depths if depth % 2 == 0]  # wide mode joins pairs of blocks
+        if self.in_c % (2 * self.n) == 0 and self.layer.joins_tiles(self.context.config):
+            depths = [
+                depth for depth in depths if depth % 2 == 0
+            ]  # wide and sparse mode join pairs of blocks
         for depth in depths:
             found = self._estimated(self._tiles(depth))
             yield from ((cycles, schedule) for cycles, schedule, _ in found)

@@ -181,7 +181,7 @@ NAMED_TOKENS = {
     "post=var_rsqrt": "post=rsqrt",
 }
 #: Tokens that were added without a related token; their weights are random until the model is trained again.
-UNUSED_TOKENS = ("wide=1", "scaled=1")
+UNUSED_TOKENS = ("wide=1", "scaled=1", "sparse=1")
 #: All other distinct tokens except numbers.
 TOKENS = tuple(
     token

@@ -30,8 +30,8 @@ class SerialChecker(wiring.Component):
     stage 8 operates on the ends.
 
     Latency: one cycle for each line plus eight cycles, in total about 60 cycles for LOAD, 45 for STORE, 125 for MATRIX
-    (depthwise 210; 9 more with `config.wide`) and 140 for FUSE (165 with B and a residual). Throughput: one command at
-    a time.
+    (depthwise 210; 9 more with `config.wide`, 11 with `config.sparse`) and 140 for FUSE (165 with B and a residual).
+    Throughput: one command at a time.
 
     Parameters
     ----------

@@ -39,7 +39,9 @@ def check_flags(
     m.d.comb += taps.eq(times_groups(matrix.taps, matrix.groups))
     away = load.space != Space.SP
     uses_b, b_sp = src.b_src != BSource.NONE, src.b_src == BSource.SP
-    wide_conflict = (matrix.dw | matrix.w_transpose | matrix.w_unsigned) if config.wide else 1
+    not_paired = matrix.dw | matrix.w_transpose | matrix.w_unsigned
+    wide_conflict = not_paired if config.wide else 1
+    sparse_conflict = (not_paired | matrix.wide) if config.sparse else 1
     scaled_conflict = (matrix.dw | matrix.w_transpose) if config.wide else 1
     values: dict[Flag, Value | int] = {
         Flag.ALWAYS: 1,
@@ -64,8 +66,10 @@ def check_flags(
         Flag.TWO_GROUPS: matrix.groups[1],
         Flag.BAD_MATRIX: (matrix.dw & matrix.w_transpose)
         | (matrix.wide & wide_conflict)
-        | (matrix.scaled & scaled_conflict),
-        Flag.WIDE: matrix.wide,
+        | (matrix.scaled & scaled_conflict)
+        | (matrix.sparse & sparse_conflict),
+        Flag.PAIRED: matrix.wide | (matrix.sparse if config.sparse else 0),
+        Flag.SPARSE: matrix.sparse,
         Flag.SCALED: matrix.scaled,
         Flag.A_SP: src.a_src,
         Flag.A_16: src.a_src & src.a_dtype[1],

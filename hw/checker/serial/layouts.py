@@ -155,8 +155,9 @@ class Flag(IntEnum):
     BAD_FUSE = 35
     SHORT = 36  # depthwise, and the last quotient is 0
     COPIES = 37  # LOAD, neither transposed nor packed
-    WIDE = 38
+    PAIRED = 38  # MATRIX in wide or sparse mode
     SCALED = 39
+    SPARSE = 40
 
 
 #: Fields of a micro-instruction, whose condition is met if the flag differs from `unless`.

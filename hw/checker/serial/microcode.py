@@ -191,8 +191,8 @@ def _matrix(p: MicrocodeBuilder, config: MlaConfig) -> None:
         p.add(f"{side}_zp", rule=Rule.BEYOND_I8, flag=flag, unless=1)
     p.add(0, rule=Rule.ALWAYS, flag=Flag.BAD_MATRIX)
     if config.wide:
-        p.rules(Rule.NOT_ZERO, "w_zp", flag=Flag.WIDE)
-        p.rules(Rule.UNPAIRED, *MATRIX_A_ADDRESSES, flag=Flag.WIDE)
+        p.rules(Rule.NOT_ZERO, "w_zp", flag=Flag.PAIRED)
+        p.rules(Rule.UNPAIRED, *MATRIX_A_ADDRESSES, flag=Flag.PAIRED)
     whole = p.jump(Flag.DW, unless=1)
     _depthwise(p)
     p.land(whole)
@@ -214,7 +214,7 @@ def _matrix(p: MicrocodeBuilder, config: MlaConfig) -> None:
     p.base("a_base")
     p.plus(config.n)
     if config.wide:
-        p.plus(config.n, flag=Flag.WIDE)
+        p.plus(config.n, flag=Flag.PAIRED)
     p.dimensions("a", ("oc", "ic"))
     p.coordinates()
     p.verdict(AddressSpace.SP, 0, ranged=1)
@@ -273,6 +273,8 @@ def _weights(p: MicrocodeBuilder, config: MlaConfig) -> None:
     p.add("w_row", y=Y.VALUE, ends=Ends.ALONG)
     if config.wide:
         p.times(1, "w_row", Ends.ALONG, flag=Flag.SCALED)
+    if config.sparse:
+        p.times(config.n // 4, "w_row", Ends.ALONG, flag=Flag.SPARSE)
     p.verdict(AddressSpace.SP, 1)
 
 

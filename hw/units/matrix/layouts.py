@@ -34,7 +34,8 @@ def row_layout(config: MlaConfig) -> data.StructLayout:
     `stream` is set if an activation row is streamed; the row is read from `addr` if `read` is set, else it is zero.
     `start` is set in the first step of a tile, `wave` if sums for row `acc_row` enter the array with this step, `swap`
     in the first step of a tile with `wave`, and `last` in the last step of the command. `useful` is the number of
-    useful MACs. `wide` is set if the activation row has 2 * n lanes, `scaled` if the sums of the tile are scaled.
+    useful MACs. `wide` and `sparse` are the modes in which the activation row has 2 * n lanes; `scaled` is set if the
+    sums of the tile are scaled.
     `rows` is the number of rows of the tile in the weight buffer, and `lanes` the number of useful lanes in each row.
     The other members are fields of the command and, for depthwise steps, members of `line_step_layout`.
     """
@@ -53,6 +54,7 @@ def row_layout(config: MlaConfig) -> data.StructLayout:
             "shift": 1,
             "useful": 12,
             "wide": 1,
+            "sparse": 1,
             "scaled": 1,
             "tag": 6,
             "a_zp": signed(9),

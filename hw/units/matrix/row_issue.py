@@ -44,8 +44,11 @@ class RowIssuer(wiring.Component):
     operands, entering : Out(9 * n)
         Activations after subtraction of the zero point; `entering` is `operands` one cycle later.
     second_operands, second : Out(9 * n), wide : Out(1)
-        The same for lanes n and up of rows in wide mode; `wide` is high if `operands` belongs to such a row. Only with
-        `config.wide`.
+        The same for the other n lanes of rows in wide or sparse mode; `wide` is high if `operands` belongs to a row in
+        wide mode. Only with `config.wide`.
+    sparse : Out(1)
+        High if `operands` belongs to a row in sparse mode: lanes 4j and 4j + 1 of the row are then lanes 2j and 2j + 1
+        of `operands`, and lanes 4j + 2 and 4j + 3 those of `second_operands`. Only with `config.sparse`.
     swap, select : Out
         Inputs of the systolic array: swap of the weights, and line selection for each array row.
     row_entering, tile_waits : Out(1)
@@ -71,6 +74,7 @@ class RowIssuer(wiring.Component):
                     if config.wide
                     else {}
                 ),
+                **({"sparse": Out(1)} if config.sparse else {}),
                 "swap": Out(1),
                 "select": Out(2 * config.n),
                 "row_entering": Out(1),
@@ -150,21 +154,42 @@ class RowIssuer(wiring.Component):
             )
             m.d.sync += [late_zp.eq(zero_point), late_unsigned.eq(unsigned)]
             zero_point, unsigned = late_zp, late_unsigned
+        first: Value = self.act.data
         if self.config.wide:
-            self._second(m, row, reads[-1], unsigned=unsigned, zero_point=zero_point)
-        lanes = operands(m, "act", self.act.data, unsigned=unsigned, zero_point=zero_point)
+            first, second = self._halves(m, row)
+            self._second(m, row, second, reads[-1], unsigned=unsigned, zero_point=zero_point)
+        lanes = operands(m, "act", first, unsigned=unsigned, zero_point=zero_point)
         with m.If(streams[-1]):
             m.d.sync += self.operands.eq(Mux(reads[-1], Cat(lanes), 0))
         assert ENTRY_AFTER == ROW_AFTER + 1 == SP_ACT_LATENCY + 2
         m.d.sync += self.entering.eq(self.operands)
 
-    def _second(self, m: Module, row: data.View, read: Value, *, unsigned: Value, zero_point: Value) -> None:
-        """Convert the second half of the read data of rows in wide mode to operands."""
-        wides = Signal(ROW_AFTER)
-        m.d.comb += [self.act.pair.eq(row.wide), self.wide.eq(wides[-1])]
-        m.d.sync += wides.eq(Cat(self.issued & row.wide, wides))
-        lanes = operands(m, "act_next", self.act.next, unsigned=unsigned, zero_point=zero_point)
-        with m.If(wides[SP_ACT_LATENCY - 1]):
+    def _halves(self, m: Module, row: data.View) -> tuple[Value, Value]:
+        """Return the bytes of the read data for `operands` and for `second_operands`."""
+        if not self.config.sparse:
+            return self.act.data, self.act.next
+        sparses = Signal(ROW_AFTER)
+        m.d.sync += sparses.eq(Cat(self.issued & row.sparse, sparses))
+        m.d.comb += self.sparse.eq(sparses[-1])
+        groups = Cat(self.act.data, self.act.next)
+        return tuple(
+            Mux(
+                sparses[SP_ACT_LATENCY - 1],
+                Cat(groups[start : start + 16] for start in range(begin, len(groups), 32)),
+                half,
+            )
+            for begin, half in ((0, self.act.data), (16, self.act.next))
+        )
+
+    def _second(
+        self, m: Module, row: data.View, second: Value, read: Value, *, unsigned: Value, zero_point: Value
+    ) -> None:
+        """Convert the second half of the read data of rows with 2 * n lanes to operands."""
+        wides, pairs, pair = Signal(ROW_AFTER), Signal(ROW_AFTER), row.wide | row.sparse
+        m.d.comb += [self.act.pair.eq(pair), self.wide.eq(wides[-1])]
+        m.d.sync += [wides.eq(Cat(self.issued & row.wide, wides)), pairs.eq(Cat(self.issued & pair, pairs))]
+        lanes = operands(m, "act_next", second, unsigned=unsigned, zero_point=zero_point)
+        with m.If(pairs[SP_ACT_LATENCY - 1]):
             m.d.sync += self.second_operands.eq(Mux(read, Cat(lanes), 0))
-        with m.If(self.wide):
+        with m.If(pairs[-1]):
             m.d.sync += self.second.eq(self.second_operands)

@@ -109,6 +109,7 @@ def add_tile(m: Module, row: data.View, *, held: data.View, tiles: LoopNest, con
         macs.eq(tree_sum(m, "macs", partial)),
         row.useful.eq(Mux(Mux(word.dw, row.wave, row.read), Mux(wide, macs << 1, macs), 0)),
         row.wide.eq(wide),
+        row.sparse.eq(word.sparse if config.sparse else 0),
         row.scaled.eq(word.scaled if config.wide else 0),
         row.rows.eq(Mux(word.w_transpose, c, k)),
         row.lanes.eq(Mux(word.w_transpose, k, n)),

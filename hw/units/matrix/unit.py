@@ -34,9 +34,9 @@ class MatrixUnit(wiring.Component):
     requests its accumulator update in cycle t + update_after(n); `done` is set done_after(n) cycles after the last step
     of a command (see hw.units.matrix.layouts). Throughput: one row per cycle, and one tile every max(rows, n) cycles,
     also across commands; with two buses for weights, one tile every max(rows, n / 2) cycles if the rows of its weights
-    are read in pairs (`WeightFetcher`). Factors of a scaled tile take one more read, and its sums are SCALE_CYCLES
-    cycles later, as is `done`. A depthwise stream of dw_len pixels takes dw_len + max(taps - 1 - dw_lead, 0)
-    cycles.
+    are read in pairs (`WeightFetcher`). The indices of a sparse tile take n / 8 more reads of pairs (at least one), or
+    n / 4 of rows. Factors of a scaled tile take one more read, and its sums are SCALE_CYCLES cycles later, as is
+    `done`. A depthwise stream of dw_len pixels takes dw_len + max(taps - 1 - dw_lead, 0) cycles.
 
     Parameters
     ----------
@@ -151,6 +151,7 @@ class MatrixUnit(wiring.Component):
             m.d.comb += [
                 array.second.eq(issuer.second),
                 array.wide.eq(issuer.wide),
+                *([array.sparse.eq(issuer.sparse)] if config.sparse else []),
                 trail.second_operands.eq(issuer.second_operands),
             ]
         m.d.comb += issuer.feeder_ready.eq(
@@ -190,6 +191,12 @@ class MatrixUnit(wiring.Component):
                 getattr(array, f"write_row{b}").eq(feeder.write_row),
                 getattr(array, f"write_column{b}").eq(feeder.write_column),
             ]
+            if self.config.sparse:
+                m.d.comb += [
+                    feeder.sparse.eq(row.sparse),
+                    fetcher.pop_sparse[b].eq(feeder.pop_sparse),
+                    feeder.indices.eq(getattr(fetcher, f"indices{b}")),
+                ]
             free |= (turn == b) & feeder.ready
         # A feeder alone keeps tiles apart by n cycles; different feeders also need a distance.
         if len(feeders) == 1:

@@ -1,10 +1,10 @@
 """Weight feeder of MATRIX: writes a tile to the array's shadow weights, timed to the tile's first activation row."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, signed
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.array.systolic import OPERAND_BITS, operands
+from hw.array.systolic import OPERAND_BITS, SOURCE_BITS, operands, weight_bits
 from hw.config import MlaConfig
 from hw.units.matrix.loop_nest import lane_count_bits
 
@@ -18,13 +18,13 @@ class WeightFeeder(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Machine configuration; uses `n`.
+        Machine configuration; uses `n`, `sparse`.
 
     Members
     -------
     start : In(1)
         High if the first sums of a tile are issued; high only while `ready` is high. The next five inputs are sampled
-        in this cycle.
+        in this cycle, as is `sparse`.
     rows, lanes : In
         Number of the tile's rows in the buffer, and number of lanes of each row that contain weights; the other lanes
         are zero.
@@ -37,12 +37,16 @@ class WeightFeeder(wiring.Component):
     pop, last : Out(1), row : In(8 * n)
         Read request to the buffer, its mark for the last row of the tile, and the data that the buffer returns in the
         next cycle.
+    sparse : In(1)
+        High if the tile is sparse; only with `config.sparse`, as the next two.
+    pop_sparse : Out(1), indices : In(2 * n)
+        High if the popped row belongs to a sparse tile, and the indices of the row, returned with it.
     weights, write_row, write_column : Out
         Inputs of the systolic array: weights, and one-hot row or column to write.
     """
 
     def __init__(self, config: MlaConfig):
-        self.n = config.n
+        self.n, self.config = config.n, config
         super().__init__(
             {
                 "start": In(1),
@@ -55,7 +59,12 @@ class WeightFeeder(wiring.Component):
                 "pop": Out(1),
                 "last": Out(1),
                 "row": In(8 * config.n),
-                "weights": Out(OPERAND_BITS * config.n),
+                **(
+                    {"sparse": In(1), "pop_sparse": Out(1), "indices": In(SOURCE_BITS * config.n)}
+                    if config.sparse
+                    else {}
+                ),
+                "weights": Out(weight_bits(config) * config.n),
                 "write_row": Out(config.n),
                 "write_column": Out(config.n),
             }
@@ -83,7 +92,7 @@ class WeightFeeder(wiring.Component):
         m.d.comb += [self.pop.eq((left != 0) & (rows != 0)), self.last.eq(rows == 1)]
 
         # Properties of the tile that is being popped, and a copy one cycle later for the row that was popped.
-        names = ("by_column", "zero_point", "unsigned")
+        names = ("by_column", "zero_point", "unsigned", *(("sparse",) if self.config.sparse else ()))
         tile = {
             name: Signal.like(getattr(self, name), name=f"tile_{name}", reset_less=True) for name in names
         }
@@ -104,13 +113,24 @@ class WeightFeeder(wiring.Component):
         position, sending, late_sending = Signal(n, init=1), Signal(), Signal()
         marked = Signal(n)
         values = operands(m, "weight", self.row, unsigned=late["unsigned"], zero_point=late["zero_point"])
+        sources: list[Value] = [Const(0, 0)] * n
+        if self.config.sparse:
+            # Index k mod 2 of a row k is the array row's own lane, whose source is 0.
+            odd = position[1::2].any()
+            sources = [
+                Mux(late["sparse"], self.indices.word_select(c, SOURCE_BITS) ^ odd, 0) for c in range(n)
+            ]
+            m.d.comb += self.pop_sparse.eq(self.pop & tile["sparse"])
         m.d.comb += [sending.eq(left != 0), marked.eq(Mux(late_sending, position, 0))]
         m.d.sync += late_sending.eq(sending)
         with m.If(late_sending):
             m.d.sync += [
                 position.eq(position.rotate_left(1)),
                 self.weights.eq(
-                    Cat(Mux(late_lanes[i], value.as_unsigned(), 0) for i, value in enumerate(values))
+                    Cat(
+                        Cat(Mux(late_lanes[i], value.as_unsigned(), 0), source)
+                        for i, (value, source) in enumerate(zip(values, sources, strict=True))
+                    )
                 ),
             ]
         m.d.sync += [

@@ -1,9 +1,12 @@
 """Weight fetcher of MATRIX, which reads tiles before they are used."""
 
+from collections.abc import Callable
+
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.array.systolic import SOURCE_BITS
 from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import command_layout
@@ -14,6 +17,8 @@ from hw.units.matrix.loop_nest import LoopNest, PipelinedLoopNest, lanes_in_use,
 
 #: Number of scaled tiles whose factors have been read and whose sums have not left the array; a power of two.
 SCALES = 16
+#: Number of sparse tiles for each bus whose indices have been read and whose weights have not all been popped.
+INDEX_TILES = 2
 #: Loops of the weight walk, innermost first.
 DIMS = ("kx", "ky", "ic", "oc")
 
@@ -26,12 +31,15 @@ class WeightFetcher(wiring.Component):
     cycle after the grant of its last row, because rows are popped no faster than they were granted, and the last row is
     popped no earlier than two cycles after its grant.
 
-    The factors of a scaled tile are a row after its weight rows. They enter a buffer of their own, which has room for
-    SCALES tiles, and are taken when the first sums of the tile leave the array.
+    The indices of a sparse tile are n / 4 rows after its weight rows. They enter a buffer for each bus, which has room
+    for INDEX_TILES tiles.
 
-    With two buses, rows are read in pairs if the command has fewer than n activation rows for each tile or is scaled,
-    and its tiles are stored without gaps and begin at multiples of n. Other commands need no more than one row per
-    cycle, or their rows are not in different halves of the scratchpad.
+    The factors of a scaled tile are a row after its weight rows and indices. They enter a buffer of their own, which
+    has room for SCALES tiles, and are taken when the first sums of the tile leave the array.
+
+    With two buses, rows are read in pairs if the command has fewer than n activation rows for each tile or is scaled or
+    sparse, and its tiles are stored without gaps and begin at multiples of n. Other commands need no more than one row
+    per cycle, or their rows are not in different halves of the scratchpad.
 
     Latency: the weights of a command accepted in cycle c are read from cycle c + 1 on, and the read of the first row is
     granted in c + 2. A row granted in cycle g can be popped from cycle g + 2 on. Throughput: one row or pair of rows
@@ -59,6 +67,9 @@ class WeightFetcher(wiring.Component):
         Bit b pops a row of buffer b, and marks it as the last row of its tile.
     row{b} : Out(8 * n)
         Row popped from buffer b in the previous cycle.
+    pop_sparse : In(buses), indices{b} : Out(2 * n)
+        Bit b is high if the row popped from buffer b belongs to a sparse tile, and the indices of the weights of the
+        row popped in the previous cycle; only with `config.sparse`.
     scales : Out(8 * n), take_scales : In(1)
         Factors of the scaled tile whose factors are taken next, and the request to take them; only with `config.wide`.
     """
@@ -78,6 +89,8 @@ class WeightFetcher(wiring.Component):
                 "pop": In(self.buses),
                 "last": In(self.buses),
                 **{f"row{b}": Out(8 * config.n) for b in range(self.buses)},
+                **({"pop_sparse": In(self.buses)} if config.sparse else {}),
+                **{f"indices{b}": Out(2 * config.n) for b in range(self.buses) if config.sparse},
                 **({"scales": Out(8 * config.n), "take_scales": In(1)} if config.wide else {}),
             }
         )
@@ -119,14 +132,14 @@ class WeightFetcher(wiring.Component):
         asked: Value,
         tile_end: Signal,
         index: Signal,
+        following: Value,
         rows: Value,
-        step: Value,
-        scaled: Value,
+        ends: Callable[[Value, Value], Value],
     ) -> None:
-        """Drive `tile_end`, which is high if the next request ends its tile; a request reads up to `step` rows from row
-        `index` on, and a scaled tile has one more request.
+        """Drive `tile_end`, which is high if the next request ends its tile: `ends` of `index` and `rows`. The index
+        after a request that does not end its tile is `following`.
         """
-        m.d.comb += tile_end.eq(Mux(scaled, index, index + step) >= rows)
+        m.d.comb += tile_end.eq(ends(index, rows))
 
     def _walk(self, m: Module, nest: LoopNest, asked: Signal, tile_end: Signal) -> data.View:
         """Drive the address of the next request, count the rows of a tile, and return the request's properties."""
@@ -167,15 +180,40 @@ class WeightFetcher(wiring.Component):
             usual,
             self.n,
         )
-        pairs, pair, scaled = self._pairs(m), Signal(), self._scaled(m)
+        pairs, pair = self._pairs(m), Signal()
+        scaled, sparse = (self._mode(m, name) for name in ("scaled", "sparse"))
+        # The index of a request is that of its weight row, n plus that of its row of indices, or `factors`.
+        factors = self.n + (self.n // 4 if self.config.sparse else 0)
         index, following = (
-            Signal(range(self.n + self.config.wide), reset_less=True),
-            Signal(range(self.n + 3)),
+            Signal(range(factors + self.config.wide), reset_less=True),
+            Signal(range(factors + 3)),
         )
         step = 1 + pairs
-        scales = scaled & tile_end
-        m.d.comb += [pair.eq(pairs & (index + 1 != rows) & ~scales), following.eq(index + step)]
-        self._find_end(m, asked, tile_end, index, rows, step, scaled)
+        after = index[self.n.bit_length() - 1 :].any() if self.config.wide else Const(0)
+        scales, rows_end = after & (index == factors), Signal()
+        indices = after & ~scales if self.config.sparse else Const(0)
+        last_indices = indices & (index + step >= factors)
+        m.d.comb += [
+            rows_end.eq(~after & (index + step >= rows)),
+            pair.eq(pairs & ~scales & Mux(indices, self.n > 4, index + 1 != rows)),
+            following.eq(
+                Mux(rows_end & sparse, self.n, Mux(rows_end | last_indices, factors, index + step))
+                if self.config.wide
+                else index + step
+            ),
+        ]
+
+        def ends(index: Value, rows: Value) -> Value:
+            if not self.config.wide:
+                return index + step >= rows
+            beyond = index[self.n.bit_length() - 1 :].any()
+            return Mux(
+                beyond,
+                (index == factors) | ((index + step >= factors) & ~scaled),
+                (index + step >= rows) & ~scaled & ~sparse,
+            )
+
+        self._find_end(m, asked, tile_end, index, following, rows, ends)
         with m.If(self.load):
             m.d.sync += index.eq(0)
         with m.Elif(asked):
@@ -201,18 +239,20 @@ class WeightFetcher(wiring.Component):
             request.second.eq(index[0] if self.buses > 1 else 0),
             request.buffer.eq(turn),
             request.scales.eq(scales),
-            request.rows_end.eq(Mux(scaled, (following >= rows) & ~scales, tile_end)),
+            request.indices.eq(indices),
+            request.first_indices.eq(indices & (index == self.n)),
+            request.rows_end.eq(rows_end if self.config.wide else tile_end),
         ]
         return request
 
-    def _scaled(self, m: Module) -> Value:
-        """Return a value that is high if the tiles of the command are scaled."""
-        if not self.config.wide:
+    def _mode(self, m: Module, name: str) -> Value:
+        """Return a value that is high if the tiles of the command are scaled or sparse."""
+        if not (self.config.sparse if name == "sparse" else self.config.wide):
             return Const(0)
-        scaled = Signal(reset_less=True)
+        held = Signal(name=name, reset_less=True)
         with m.If(self.load):
-            m.d.sync += scaled.eq(self.command.word.scaled)
-        return scaled
+            m.d.sync += held.eq(self.command.word[name])
+        return held
 
     def _pairs(self, m: Module) -> Value:
         """Return a value that is high if the rows of the command are read in pairs."""
@@ -230,13 +270,15 @@ class WeightFetcher(wiring.Component):
             aligned.eq((command.w_row == self.n) & ~Cat(start[:bits] for start in starts).any()),
         ]
         with m.If(self.load):
-            m.d.sync += pairs.eq((few | (command.word.scaled if self.config.wide else 0)) & aligned)
+            longer = command.word.scaled if self.config.wide else Const(0)
+            longer |= command.word.sparse if self.config.sparse else 0
+            m.d.sync += pairs.eq((few | longer) & aligned)
         return pairs
 
     @property
     def _request_layout(self) -> data.StructLayout:
         """Layout of the properties of a read: it ends a tile or its weight rows, reads two rows, reads the second row
-        of an entry of buffer number `buffer`, and reads factors instead of weights.
+        of an entry of buffer number `buffer`, and reads factors or indices instead of weights.
         """
         return data.StructLayout(
             {
@@ -246,6 +288,8 @@ class WeightFetcher(wiring.Component):
                 "second": 1,
                 "buffer": (self.buses - 1).bit_length(),
                 "scales": 1,
+                "indices": 1,
+                "first_indices": 1,
             }
         )
 
@@ -282,8 +326,10 @@ class WeightFetcher(wiring.Component):
             writes, begins, frees = (Signal(name=f"{name}{b}") for name in ("writes", "begins", "frees"))
             multiple = self.buses > 1
             m.d.comb += [
-                writes.eq(arrived[-1] & (arriving.buffer == b) & ~arriving.scales),
-                begins.eq(asked & (request.buffer == b) & ~request.second & ~request.scales),
+                writes.eq(arrived[-1] & (arriving.buffer == b) & ~arriving.scales & ~arriving.indices),
+                begins.eq(
+                    asked & (request.buffer == b) & ~request.second & ~request.scales & ~request.indices
+                ),
                 frees.eq(self.pop[b] & (second | self.last[b] | (not multiple))),
                 buffer.w_en.eq(
                     Mux(writes, Mux(arriving.pair, 3, 1 << arriving.second), 0) if multiple else writes
@@ -305,7 +351,11 @@ class WeightFetcher(wiring.Component):
             if multiple:
                 with m.If(self.pop[b]):
                     m.d.sync += [second.eq(~second & ~self.last[b]), read_second.eq(second)]
-            room |= (request.buffer == b) & ((free != 0) | request.second)
+            fits = (free != 0) | request.second
+            if self.config.sparse:
+                indices_fit = self._buffer_indices(m, b, asked, arrived[-1], request, arriving, rows)
+                fits = Mux(request.indices, indices_fit, fits)
+            room |= (request.buffer == b) & fits
         if self.config.wide:
             return Mux(
                 request.scales,
@@ -313,6 +363,58 @@ class WeightFetcher(wiring.Component):
                 room,
             )
         return room
+
+    def _buffer_indices(
+        self,
+        m: Module,
+        b: int,
+        asked: Value,
+        arrived: Value,
+        request: data.View,
+        arriving: data.View,
+        rows: list[Value],
+    ) -> Value:
+        """Write the indices of sparse tiles to the buffer of a bus; return a value that is high if there is room for
+        the next row or pair of rows.
+        """
+        n, multiple = self.n, self.buses > 1
+        entries = max(1, n // 4 // self.buses)
+        depth = INDEX_TILES * entries
+        m.submodules[f"index_buffer{b}"] = buffer = Ram(
+            width=8 * n * self.buses, depth=depth, granularity=8 * n, transparent=True
+        )
+        write_to, read_from, row = (
+            Signal(size, name=f"{name}_indices{b}")
+            for name, size in (("write_to", range(depth)), ("read_from", range(depth)), ("row", range(n)))
+        )
+        free = Signal(range(INDEX_TILES + 1), init=INDEX_TILES, name=f"free_indices{b}")
+        begins, frees, writes = (Signal(name=f"{name}_indices{b}") for name in ("begins", "frees", "writes"))
+        late_row = Signal.like(row, name=f"late_row_indices{b}")
+        m.d.comb += [
+            begins.eq(asked & (request.buffer == b) & request.first_indices),
+            frees.eq(self.pop_sparse[b] & self.last[b]),
+            writes.eq(arrived & (arriving.buffer == b) & arriving.indices),
+            buffer.w_en.eq(
+                Mux(writes, Mux(arriving.pair, 3, 1 << arriving.second), 0) if multiple else writes
+            ),
+            buffer.w_addr.eq(write_to),
+            buffer.w_data.eq(Cat(rows)),
+            buffer.r0_en.eq(self.pop_sparse[b]),
+            buffer.r0_addr.eq(read_from + (row >> (3 if multiple else 2) if entries > 1 else 0)),
+        ]
+        whole = arriving.pair | arriving.second | (entries * self.buses > n // 4 or not multiple)
+        m.d.sync += [
+            free.eq(free + frees - begins),
+            write_to.eq(write_to + (writes & whole)),
+            read_from.eq(read_from + Mux(frees, entries, 0)),
+        ]
+        with m.If(self.pop_sparse[b]):
+            m.d.sync += [row.eq(Mux(self.last[b], 0, row + 1)), late_row.eq(row)]
+        indices = buffer.r0_data.word_select(late_row[2] if multiple and n > 4 else 0, 8 * n)
+        m.d.comb += getattr(self, f"indices{b}").eq(
+            Cat(indices.word_select(c, 8).word_select(late_row[:2], SOURCE_BITS) for c in range(n))
+        )
+        return ~request.first_indices | (free != 0)
 
     def _buffer_scales(self, m: Module, begins: Value, writes: Value) -> Value:
         """Write the factors of scaled tiles to their buffer; return a value that is high if there is room for a row."""
@@ -358,12 +460,12 @@ class PipelinedWeightFetcher(WeightFetcher):
         asked: Value,
         tile_end: Signal,
         index: Signal,
+        following: Value,
         rows: Value,
-        step: Value,
-        scaled: Value,
+        ends: Callable[[Value, Value], Value],
     ) -> None:
         held = pipeline_register(m, "rows_held", rows)
         with m.If(self._fresh):
-            m.d.sync += tile_end.eq(~scaled & (rows <= step))
+            m.d.sync += tile_end.eq(ends(Const(0, len(index)), rows))
         with m.Elif(asked):
-            m.d.sync += tile_end.eq(Mux(scaled, index + step, index + step + step) >= held)
+            m.d.sync += tile_end.eq(ends(following, held))

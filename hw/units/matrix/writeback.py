@@ -6,6 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.array.systolic import OPERAND_BITS
 from hw.config import ACC_ADDR_BITS, MlaConfig
+from hw.lib.pipeline import pipeline_register
 from hw.lib.ram import Ram
 from hw.lib.trees import tree_sum
 from hw.units.matrix.layouts import (
@@ -41,7 +42,7 @@ class RowWriteback(wiring.Component):
     operands : In(9 * n)
         Activations of the step, ROW_AFTER cycles after its issue.
     second_operands : In(9 * n)
-        Lanes n and up of the activations in wide mode; only with `config.wide`.
+        The other n lanes of the activations in wide and sparse mode; only with `config.wide`.
     update_valid, update_row, update_add, update_shift : Out
         Request to the accumulator.
     update_scaled, update_start : Out(1)
@@ -168,7 +169,7 @@ class RowWriteback(wiring.Component):
             "wide": row.wide,
             "tag": row.tag,
         }
-        ended, late_wide = self.issued & row.last, row.wide
+        ended, pair = self.issued & row.last, row.wide | row.sparse
         for i in range(STATISTICS_AFTER):
             late = {
                 name: Signal(len(value), name=f"{name}{i}", reset_less=name != "valid")
@@ -177,8 +178,6 @@ class RowWriteback(wiring.Component):
             late_ended = Signal(name=f"ended{i}")
             m.d.sync += [*(late[name].eq(value) for name, value in values.items()), late_ended.eq(ended)]
             values, ended = late, late_ended
-            if i == ROW_AFTER:
-                late_wide = values["wide"]
         assert STATISTICS_AFTER == ROW_AFTER + 2
         n = self.config.n
         zero = Signal(n, reset_less=True)
@@ -187,7 +186,9 @@ class RowWriteback(wiring.Component):
         if self.config.wide:
             second = Signal(n, reset_less=True)
             m.d.sync += second.eq(self._zero_lanes(m, "second_lane", self.second_operands))
-            count = count + Mux(late_wide, tree_sum(m, "second_zeros_tree", list(second)), 0)
+            for i in range(ROW_AFTER + 1):
+                pair = pipeline_register(m, f"pair{i}", pair)
+            count = count + Mux(pair, tree_sum(m, "second_zeros_tree", list(second)), 0)
         zeros = Signal(len(self.counted.zeros), reset_less=True)
         m.d.sync += zeros.eq(count)
         m.d.comb += [

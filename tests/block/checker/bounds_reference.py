@@ -128,8 +128,9 @@ def _matrix(config, f):
         bad |= any(f[k] != 1 for k in ("y_count", "kx_count", "ky_count", "ic_count")) or f["w_transpose"]
         bad |= 0 in (f["dw_sx"], f["dw_sy"], f["dw_out_w"], f["dw_len"]) or f["dw_len"] <= f["dw_lead"]
         bad |= bool(f["keep"] and f["oc_count"] > 1)
-    if f["wide"]:
-        bad |= not config.wide or any(f[k] for k in ("dw", "w_transpose", "w_unsigned", "w_zp"))
+    bad |= bool((f["wide"] and not config.wide) or (f["sparse"] and (not config.sparse or f["wide"])))
+    if f["wide"] or f["sparse"]:
+        bad |= any(f[k] for k in ("dw", "w_transpose", "w_unsigned", "w_zp"))
         bad |= any(f[k] % (2 * n) for k in ("a_base", "a_u", "a_v", "a_ic", "a_oc"))
     bad |= bool(f["scaled"] and (not config.wide or dw or f["w_transpose"]))
     if bad:
@@ -151,7 +152,8 @@ def _matrix(config, f):
                 "acc", f["acc_base"], [(oc, f["acc_oc"]), (rows, f["acc_y"]), (f["dw_out_w"], f["acc_x"])], 1
             )
             return
-        yield from _a_stream(f, "sp", u, v, [(oc, f["a_oc"]), (f["ic_count"], f["a_ic"])], n << f["wide"])
+        row = 2 * n if f["wide"] or f["sparse"] else n
+        yield from _a_stream(f, "sp", u, v, [(oc, f["a_oc"]), (f["ic_count"], f["a_ic"])], row)
         main, tail, blocks = (
             (f["n_cols"], f["n_tail"], oc) if f["w_transpose"] else (f["k_rows"], f["k_tail"], f["ic_count"])
         )
@@ -165,7 +167,7 @@ def _matrix(config, f):
                 (f["ic_count"], f["w_ic"]),
                 (f["ky_count"], f["w_ky"]),
                 (f["kx_count"], f["w_kx"]),
-                (max(lines) + f["scaled"], f["w_row"]),
+                (max(lines) + f["scaled"] + f["sparse"] * n // 4, f["w_row"]),
             ],
             n,
         )

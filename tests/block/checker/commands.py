@@ -5,7 +5,7 @@ import random
 from hw.isa.commands import MATRIX_WORD, PACKED_FIELDS, UNIT_FIELDS
 from hw.isa.enums import Unit
 
-#: Fields of MATRIX that must be multiples of 2 * n in wide mode.
+#: Fields of MATRIX that must be multiples of 2 * n in wide and sparse mode.
 WIDE_ALIGNED = ("a_base", "a_u", "a_v", "a_ic", "a_oc")
 
 
@@ -34,6 +34,7 @@ def _word(rng: random.Random, unit: Unit, name: str, n: int) -> int:
         ("w_transpose", 0.3),
         ("wide", 0.3),
         ("scaled", 0.3),
+        ("sparse", 0.3),
     ):
         if name in parts:
             parts[name] = int(rng.random() < rare)
@@ -41,6 +42,8 @@ def _word(rng: random.Random, unit: Unit, name: str, n: int) -> int:
         parts["taps"], parts["groups"] = rng.randint(1, 3), rng.randint(1, min(3, 1 + n // 8))
         parts["w_transpose"] &= 1 - parts["dw"]
         if parts["wide"] and rng.random() < 0.9:
+            parts["sparse"] = 0
+        if (parts["wide"] or parts["sparse"]) and rng.random() < 0.9:
             parts["dw"] = parts["w_transpose"] = parts["w_unsigned"] = 0
         if (parts["dw"] or parts["w_transpose"]) and rng.random() < 0.9:
             parts["scaled"] = 0
@@ -109,13 +112,19 @@ def command(rng: random.Random, unit: Unit, config) -> dict[str, int]:
         fields[name] = f.truncate(value)
     if unit == Unit.MATRIX and fields["word"] & 1:
         fields |= {"y_count": 1, "kx_count": 1, "ky_count": 1, "ic_count": 1}
-    elif unit == Unit.MATRIX and MATRIX_WORD.unpack(fields["word"])["wide"]:
+    elif unit == Unit.MATRIX and _has_wide_rows(fields["word"]):
         fields |= {name: fields[name] - fields[name] % (2 * n) for name in WIDE_ALIGNED} | {"w_zp": 0}
     elif unit == Unit.LOAD and PACKED_FIELDS["load.word"].unpack(fields["word"])["packed"]:
         for name in ("dst", "dst_y", "dst_z"):
             fields[name] -= fields[name] % n
     _mutate(rng, unit, fields)
     return fields
+
+
+def _has_wide_rows(word: int) -> bool:
+    """Return True if activation rows have 2 * n lanes."""
+    parts = MATRIX_WORD.unpack(word)
+    return bool(parts["wide"] or parts["sparse"])
 
 
 def _mutate(rng: random.Random, unit: Unit, fields: dict[str, int]) -> None:

@@ -16,20 +16,21 @@ from tests.block.checker.bounds_reference import verdict
 from tests.block.checker.commands import command
 from tests.support.testbench import Testbench
 
-#: By number of lanes; `WITHOUT_WIDE` are configurations of the same sizes without wide mode.
+#: By number of lanes; `WITHOUT_WIDE` and `WITHOUT_SPARSE` are configurations of the same sizes without these modes.
 CONFIGS = {
     4: MlaConfig(n=4, sp_bytes=1 << 13, acc_bytes=1 << 12, line_depth=64),
     8: MlaConfig(n=8, fuse_rate=8, serial_commands=1, pipelined=1),
     16: MlaConfig(n=16, windows=2),
     32: MlaConfig(n=32, sp_bytes=1 << 19, acc_bytes=1 << 17, param_slots=256, table_slots=8, windows=8),
 }
-WITHOUT_WIDE = {n: replace(CONFIGS[n], wide=0) for n in (4, 8)}
+WITHOUT_WIDE = {n: replace(CONFIGS[n], wide=0, sparse=0) for n in (4, 8)}
+WITHOUT_SPARSE = {n: replace(CONFIGS[n], sparse=0) for n in (4, 8)}
 #: Maximum number of cycles from `start` to the offer or the trap.
 LATENCY = {Unit.LOAD: 5, Unit.STORE: 5, Unit.MATRIX: 9, Unit.FUSE: 13}
 #: Maximum with `serial_commands`: one field per cycle, more for the rows of a depthwise command, and `SERIAL_WIDE` more
-#: for the rules of wide mode.
+#: for the rules of wide and sparse mode.
 SERIAL_LATENCY = {Unit.LOAD: 63, Unit.STORE: 47, Unit.MATRIX: 130, Unit.FUSE: 168}
-SERIAL_WIDE = 9
+SERIAL_WIDE = 11
 
 
 def pack(unit: Unit, fields: dict[str, int]) -> int:
@@ -91,6 +92,11 @@ def test_random_commands(n: int, unit: Unit):
 @pytest.mark.parametrize("n", WITHOUT_WIDE)
 def test_random_commands_without_wide_mode(n: int):
     check(WITHOUT_WIDE[n], Unit.MATRIX, 500 + n)
+
+
+@pytest.mark.parametrize("n", WITHOUT_SPARSE)
+def test_random_commands_without_sparse_mode(n: int):
+    check(WITHOUT_SPARSE[n], Unit.MATRIX, 600 + n)
 
 
 def check(config: MlaConfig, unit: Unit, seed: int) -> None:

@@ -96,7 +96,7 @@ def place(
     for name, item in zip(_streams(unit, config_of(command), len(reach)), reach, strict=True):
         first, stop = ranges.ranges[item.space]
         low, high = max(first - item.low, 0), stop - 1 - item.high
-        if name == "a_base" and values.get("wide"):
+        if name == "a_base" and (values.get("wide") or values.get("sparse")):
             low, high, step = -(-low // (2 * config.n)), high // (2 * config.n), 2 * config.n
         elif item.space in ("param", "table") or (item.space == "sp" and values.get("packed")):
             low, high, step = -(-low // config.n), high // config.n, config.n

@@ -22,10 +22,11 @@ def random_matrix(ranges: CommandRanges, rng: random.Random) -> Issue | None:
     """Return a MATRIX command in normal or depthwise mode, or None if it does not fit into the ranges."""
     if rng.random() < 0.3:
         return _depthwise(ranges, rng)
-    return _normal(ranges, rng, wide=bool(ranges.config.wide) and rng.random() < 0.4)
+    modes = [name for name in ("wide", "sparse") if getattr(ranges.config, name)]
+    return _normal(ranges, rng, rng.choice(modes) if modes and rng.random() < 0.5 else "")
 
 
-def _normal(ranges: CommandRanges, rng: random.Random, *, wide: bool) -> Issue | None:
+def _normal(ranges: CommandRanges, rng: random.Random, mode: str) -> Issue | None:
     n = ranges.config.n
     values = _edges(rng) | {
         "x_count": rng.choice((1, 2, 3, 5, 9)),
@@ -58,8 +59,8 @@ def _normal(ranges: CommandRanges, rng: random.Random, *, wide: bool) -> Issue |
         values[name] = rng.choice((0, 0, rng.randint(1, n)))
     if ranges.config.wide and not values["w_transpose"]:
         values["scaled"] = int(rng.random() < 0.3)
-    if wide:
-        values |= {"wide": 1, "w_transpose": 0, "w_unsigned": 0, "w_zp": 0}
+    if mode:
+        values |= {mode: 1, "w_transpose": 0, "w_unsigned": 0, "w_zp": 0}
         for name in ("a_u", "a_v", "a_ic", "a_oc"):
             values[name] = rng.choice((0, 2 * n, 2 * n, -2 * n, 4 * n))
     return place(ranges, rng, Unit.MATRIX, values, n)

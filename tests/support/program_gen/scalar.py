@@ -99,7 +99,7 @@ def illegal_command(ranges: CommandRanges, rng: random.Random) -> Issue:
             item = rng.choice(fields)
             command.values[item.name] = rng.choice((0, item.low, item.high, rng.randint(item.low, item.high)))
         if command.unit == Unit.MATRIX and rng.random() < 0.3:
-            command.values[rng.choice(("wide", "scaled"))] = 1
+            command.values[rng.choice(("wide", "scaled", "sparse"))] = 1
         found = check_command(ranges.config, ranges.windows, command.unit, config_of(command))
         if found and found[0] == cause:
             return command

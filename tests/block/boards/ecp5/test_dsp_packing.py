@@ -57,7 +57,7 @@ def cells(netlist: Path, kind: str) -> list[dict]:
 
 def test_product_registers_of_array_are_packed(tmp_path):
     """The product register of each element is packed, and no other register is."""
-    path = synthesize(tmp_path, SystolicArray(MlaConfig(n=4, wide=0)))
+    path = synthesize(tmp_path, SystolicArray(MlaConfig(n=4, wide=0, sparse=0)))
     before = len(cells(path, "TRELLIS_FF"))
     outputs = {
         bit for cell in cells(path, "MULT18X18D") for i in range(18) for bit in cell["connections"][f"P{i}"]

@@ -74,7 +74,7 @@ class Reference:
     ) -> tuple[np.ndarray, bool]:
         padding = (c["u_lim"] and not 0 <= u < c["u_lim"]) or (c["v_lim"] and not 0 <= v < c["v_lim"])
         address = c["a_base"] + oc * c["a_oc"] + ic * c["a_ic"] + u * c["a_u"] + v * c["a_v"]
-        size = self.n * (1 + c["wide"])
+        size = self.n * (1 + (c["wide"] | c["sparse"]))
         row = self._bytes(address, c["a_unsigned"], c["a_zp"], size)
         if padding:
             row = np.zeros(size, np.int64)
@@ -115,6 +115,8 @@ class Reference:
                 weights = np.array(
                     [[self._nibble(w, half) for w in row] for half in (0, 1) for row in weights]
                 )
+            if c["sparse"]:
+                weights = self._spread(c, base + k_used * c["w_row"], weights)
             counts.matrix_tiles += 1
             for y, x in np.ndindex(c["y_count"], c["x_count"]):
                 u = c["u0"] + y * c["u_y"] + ky * c["u_ky"]
@@ -124,8 +126,17 @@ class Reference:
                 r = c["acc_base"] + oc * c["acc_oc"] + y * c["acc_y"] + x * c["acc_x"]
                 total = row @ weights
                 if c["scaled"]:
-                    total = total * self._bytes(base + k_used * c["w_row"], 1, 0)
+                    total = total * self._bytes(base + (k_used + c["sparse"] * n // 4) * c["w_row"], 1, 0)
                 self._add(c, r, total, ic == ky == kx == 0, counts)
+
+    def _spread(self, c: dict[str, int], address: int, weights: np.ndarray) -> np.ndarray:
+        """Return a sparse tile as a matrix with a row for each of 2 * n activations."""
+        spread = np.zeros((2 * self.n, self.n), np.int64)
+        for k, row in enumerate(weights):
+            packed = self._bytes(address + k // 4 * c["w_row"], 1, 0)
+            for j, weight in enumerate(row):
+                spread[4 * (k // 2) + int(packed[j]) // 4 ** (k % 4) % 4, j] += weight
+        return spread
 
     def _nibble(self, weight: int, half: int) -> int:
         """Return the low (0) or high (1) nibble of a byte as a signed number."""

@@ -55,9 +55,12 @@ def normal(rng: random.Random, n: int, scaled: float = 0) -> dict[str, int]:
 
 
 def wide(rng: random.Random, n: int) -> dict[str, int]:
-    """Return a command in wide mode: the activations are aligned, and the weights signed and without zero point."""
+    """Return a command in wide or sparse mode: the activations are aligned, and the weights signed and without zero
+    point.
+    """
     values = normal(rng, n)
-    values |= {"wide": 1, "w_transpose": 0, "w_unsigned": 0, "w_zp": 0, "scaled": rng.randrange(2)}
+    values |= {rng.choice(("wide", "sparse")): 1, "w_transpose": 0, "w_unsigned": 0, "w_zp": 0}
+    values |= {"scaled": rng.randrange(2)}
     return values | {
         name: values[name] - values[name] % (2 * n) for name in ("a_base", "a_u", "a_v", "a_ic", "a_oc")
     }
@@ -88,7 +91,7 @@ def depthwise(rng: random.Random, n: int, previous: dict[str, int] | None) -> di
 
 
 def queue(rng: random.Random, n: int, count: int, wides: float = 0) -> list[dict[str, int]]:
-    """Return random commands, of which the share `wides` is in wide mode."""
+    """Return random commands, of which the share `wides` is in wide or sparse mode."""
     commands: list[dict[str, int]] = []
     previous = None
     for _ in range(count):
@@ -152,5 +155,5 @@ def test_random_queue_without_wide_mode(seed: int):
     print(f"seed {seed}")
     rng = random.Random(seed)
     sp, acc = fresh_memories(4, np.random.default_rng(seed))
-    config = replace(small_config(4), wide=0)
+    config = replace(small_config(4), wide=0, sparse=0)
     check(MatrixTestbench(4, sp, acc, seed=seed, config=config), queue(rng, 4, 12))

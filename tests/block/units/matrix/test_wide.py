@@ -1,22 +1,26 @@
-"""Wide mode of the array and of MATRIX: sums of 2 * n activations with int4 weights, compared with numpy."""
+"""Wide and sparse mode of the array and of MATRIX: sums of 2 * n activations, compared with numpy."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from hw.array.systolic import OPERAND_BITS, SystolicArray
+from hw.array.systolic import OPERAND_BITS, SystolicArray, weight_bits
 from hw.config import MlaConfig
 from hw.units.matrix.layouts import done_after
 from tests.block.units.matrix.reference import command
 from tests.block.units.matrix.testbench import MatrixTestbench, fresh_memories, small_config
+from tests.support.sparse_weights import random_sparse, sparse_tile
 from tests.support.testbench import simulate
 
 
-def _packed(values: np.ndarray) -> int:
-    """Return operands as one number with OPERAND_BITS for each lane."""
-    mask = (1 << OPERAND_BITS) - 1
-    return sum((int(value) & mask) << OPERAND_BITS * i for i, value in enumerate(values))
+def _packed(values: np.ndarray, sources: np.ndarray | None = None, bits: int = OPERAND_BITS) -> int:
+    """Return operands as one number with `bits` bits for each lane, the sources after the OPERAND_BITS of a weight."""
+    mask, word = (1 << OPERAND_BITS) - 1, 0
+    for i, value in enumerate(values):
+        lane = (int(value) & mask) | (0 if sources is None else int(sources[i]) << OPERAND_BITS)
+        word |= lane << bits * i
+    return word
 
 
 def _sums(word: int, n: int) -> list[int]:
@@ -35,33 +39,46 @@ class _Stimulus:
 
     Parameters
     ----------
-    n, buses : int
-        Lanes of the array, and number of its buses for weights.
-    modes : list of bool
-        For each tile, True for wide mode.
+    config : MlaConfig
+        Configuration of the array.
+    modes : list of str
+        For each tile, its mode: wide, sparse, or an empty string.
     rng : numpy.random.Generator
         Source of the tiles, of their distances, and of the inputs that must have no effect.
     """
 
-    def __init__(self, n: int, buses: int, modes: list[bool], rng: np.random.Generator):
+    def __init__(self, config: MlaConfig, modes: list[str], rng: np.random.Generator):
+        n, buses = config.n, config.weight_rows
         self.cycles: dict[int, dict[str, int]] = {}
         self.expected: dict[int, list[int]] = {}
         self.rng, self.n, start, least = rng, n, 2, n // buses
-        for number, wide in enumerate(modes):
+        self.bits = weight_bits(config)
+        for number, mode in enumerate(modes):
+            wide = mode == "wide"
             rows = int(rng.choice((1, 2, least, n, int(rng.integers(1, 2 * n)))))
             limit = 128 if wide else 256
             weights = rng.integers(-limit, limit, (n, n))
             if rng.random() < 0.3:
                 weights = rng.choice(np.array([-128, -1, 127] if wide else [-255, 255]), (n, n))
             bus = number % buses
+            sources = rng.integers(0, 4, (n, n)) if mode == "sparse" else np.zeros((n, n), int)
             for k in range(n):
                 at = self._at(start + k)
-                at[f"weights{bus}"], at[f"write_row{bus}"] = _packed(weights[k]), 1 << k
+                at[f"weights{bus}"], at[f"write_row{bus}"] = (
+                    _packed(weights[k], sources[k], self.bits),
+                    1 << k,
+                )
             self._at(start)["swap"] = 1
             low, high = _nibbles(weights) if wide else (weights, np.zeros((n, n), np.int64))
+            if mode == "sparse":
+                low = np.zeros((n, n), np.int64)
+                for k, c in np.ndindex(n, n):
+                    half = high if sources[k, c] & 2 else low
+                    half[k ^ (int(sources[k, c]) & 1), c] += weights[k, c]
             for r in range(rows):
                 row, second = self._activations(), self._activations()
-                self._at(start + r)["wide"] = int(wide)
+                if mode:
+                    self._at(start + r)[mode] = 1
                 at = self._at(start + r + 1)
                 at["row"], at["second"] = _packed(row), _packed(second)
                 total = row @ low + second @ high
@@ -80,9 +97,9 @@ class _Stimulus:
     def inputs(self, cycle: int, buses: int) -> dict[str, int]:
         """Return all inputs of a cycle; those without a value are random where they have no effect."""
         noise = {name: _packed(self._activations()) for name in ("row", "second")}
-        idle = {"swap": 0, "wide": 0}
+        idle = {"swap": 0, "wide": 0, "sparse": 0}
         for b in range(buses):
-            noise[f"weights{b}"] = _packed(self._activations())
+            noise[f"weights{b}"] = _packed(self._activations(), None, self.bits)
             idle[f"write_row{b}"] = 0
         return noise | idle | self.cycles.get(cycle, {})
 
@@ -107,51 +124,56 @@ def _simulated(dut: SystolicArray, stimulus: _Stimulus, buses: int) -> dict[int,
 @pytest.mark.parametrize("buses", [1, 2])
 @pytest.mark.parametrize(("n", "seed"), [(4, 1), (4, 2), (4, 3), (8, 4), (8, 5), (16, 6)])
 def test_array(n: int, buses: int, seed: int):
-    """Tiles in wide mode and other tiles, back to back and with gaps, have exact sums after 2 * n + 1 cycles."""
+    """Tiles of all modes, back to back and with gaps, have exact sums after 2 * n + 1 cycles."""
     print("seed", seed)
     rng = np.random.default_rng(seed)
-    dut = SystolicArray(MlaConfig(n=n, weight_rows=buses))
-    stimulus = _Stimulus(n, buses, (rng.random(16 if n < 16 else 6) < 0.6).tolist(), rng)
+    config = MlaConfig(n=n, weight_rows=buses)
+    dut = SystolicArray(config)
+    modes = rng.choice(["", "wide", "sparse"], 18 if n < 16 else 8).tolist()
+    stimulus = _Stimulus(config, modes, rng)
     assert _simulated(dut, stimulus, buses) == stimulus.expected
 
 
-def test_array_without_wide_mode():
-    """Without `wide`, the array computes the same sums of other tiles and has no input for a second half."""
-    dut = SystolicArray(MlaConfig(n=4, wide=0))
-    assert not {"second", "wide"} & set(dut.signature.members)
-    stimulus = _Stimulus(4, 2, [False] * 12, np.random.default_rng(9))
+@pytest.mark.parametrize(("wide", "inputs"), [(0, set()), (1, {"second", "wide"})])
+def test_array_without_modes(wide: int, inputs: set[str]):
+    """Without `sparse` or `wide`, the array computes the same sums of other tiles and has fewer inputs."""
+    config = MlaConfig(n=4, wide=wide, sparse=0)
+    dut = SystolicArray(config)
+    assert {"second", "wide", "sparse"} & set(dut.signature.members) == inputs
+    stimulus = _Stimulus(config, ["", "wide"][: wide + 1] * (12 // (wide + 1)), np.random.default_rng(9))
     assert _simulated(dut, stimulus, 2) == stimulus.expected
 
 
-def _product(n: int, weight_rows: int, m: int, k: int, columns: int, seed: int, **fields: int):
-    """Run a matrix product in wide mode with k = 2 * n * blocks steps; return the observations and numpy's result."""
+def _product(mode: str, n: int, weight_rows: int, m: int, k: int, columns: int, seed: int, **fields: int):
+    """Run a matrix product in a mode with k = 2 * n * blocks steps; return the observations and numpy's result."""
     rng = np.random.default_rng(seed)
     sp, acc = fresh_memories(n, rng)
     blocks, out_blocks = k // (2 * n), columns // n
     zero = fields.get("a_zp", 0)
     a = rng.integers(0, 256, (m, k)) if fields.get("a_unsigned") else rng.integers(-128, 128, (m, k))
-    w = rng.integers(-8, 8, (k, columns))
+    w = rng.integers(-8, 8, (k, columns)) if mode == "wide" else random_sparse(rng, k, columns)
     sp[: m * k] = a.astype(np.uint8).reshape(-1)
     base = -(-m * k // (2 * n)) * 2 * n + 4 * n
+    size = n * n + (n * n // 4 if mode == "sparse" else 0)
     for oc in range(out_blocks):
         for ic in range(blocks):
             block = w[2 * n * ic : 2 * n * (ic + 1), n * oc : n * (oc + 1)]
-            tile = (block[:n] & 15) | (block[n:] & 15) << 4
-            at = base + (oc * blocks + ic) * n * n
-            sp[at : at + n * n] = tile.astype(np.uint8).reshape(-1)
+            tile = sparse_tile(block) if mode == "sparse" else (block[:n] & 15) | (block[n:] & 15) << 4
+            at = base + (oc * blocks + ic) * size
+            sp[at : at + size] = tile.astype(np.uint8).reshape(-1)
     c = command(
-        wide=1,
         w_base=base,
         x_count=m,
         a_v=k,
         ic_count=blocks,
         a_ic=2 * n,
         w_row=n,
-        w_ic=n * n,
-        w_oc=blocks * n * n,
+        w_ic=size,
+        w_oc=blocks * size,
         oc_count=out_blocks,
         acc_x=1,
         acc_oc=m,
+        **{mode: 1},
         **fields,
     )
     config = replace(small_config(n), weight_rows=weight_rows)
@@ -173,6 +195,7 @@ def _product(n: int, weight_rows: int, m: int, k: int, columns: int, seed: int, 
     return seen, result, exact.astype(np.int32), int((a == zero).sum()) * out_blocks
 
 
+@pytest.mark.parametrize("mode", ["wide", "sparse"])
 @pytest.mark.parametrize("weight_rows", [1, 2])
 @pytest.mark.parametrize(
     ("n", "m", "blocks", "columns"), [(4, 1, 3, 2), (4, 7, 2, 3), (8, 3, 2, 1), (8, 9, 3, 2)]
@@ -180,15 +203,18 @@ def _product(n: int, weight_rows: int, m: int, k: int, columns: int, seed: int, 
 @pytest.mark.parametrize(
     "fields", [{}, {"a_unsigned": 1, "a_zp": 77}, {"a_zp": -128, "accumulate": 1}, {"shift8": 1}]
 )
-def test_product(n: int, weight_rows: int, m: int, blocks: int, columns: int, fields: dict[str, int]):
-    """A matrix product with int4 weights equals numpy's, and counts 2 * n * n products for each row."""
+def test_product(
+    n: int, weight_rows: int, m: int, blocks: int, columns: int, fields: dict[str, int], mode: str
+):
+    """A matrix product with int4 or 2:4 weights equals numpy's, and counts the products of each row."""
     seed = 10 * n + m
     print("seed", seed)
-    seen, result, exact, zeros = _product(n, weight_rows, m, 2 * n * blocks, n * columns, seed, **fields)
+    sizes = (n, weight_rows, m, 2 * n * blocks, n * columns)
+    seen, result, exact, zeros = _product(mode, *sizes, seed, **fields)
     np.testing.assert_array_equal(result, exact)
     rows = m * blocks * columns
     counts = seen.by_tag[0]
-    assert counts["macs_issued"] == counts["macs_useful"] == rows * 2 * n * n
+    assert counts["macs_issued"] == counts["macs_useful"] == rows * n * n << (mode == "wide")
     assert counts["matrix_rows"] == counts["acc_writes"] == rows
     assert seen.zeros == [zeros] == [counts["matrix_zeros"]]
 
@@ -198,10 +224,23 @@ def test_product(n: int, weight_rows: int, m: int, blocks: int, columns: int, fi
 def test_one_row_per_cycle(n: int, weight_rows: int):
     """Tiles with at least n / weight_rows rows follow each other without a gap, half as many as without wide mode."""
     m = n // weight_rows
-    seen, result, exact, _ = _product(n, weight_rows, m, 8 * n, 2 * n, n)
+    seen, result, exact, _ = _product("wide", n, weight_rows, m, 8 * n, 2 * n, n)
     np.testing.assert_array_equal(result, exact)
     assert set(np.diff(seen.entered).tolist()) == {1}
     assert len(seen.entered) == m * 4 * 2
+
+
+@pytest.mark.parametrize("weight_rows", [1, 2])
+@pytest.mark.parametrize("n", [4, 8, 16])
+def test_one_row_per_cycle_in_sparse_mode(n: int, weight_rows: int):
+    """Sparse tiles follow each other without a gap if they have as many rows as they have reads of weights and
+    indices; the indices of n = 4 fill half of a pair.
+    """
+    m = (n + n // 4) // weight_rows + (n == 4 and weight_rows == 2)
+    seen, result, exact, _ = _product("sparse", n, weight_rows, m, 12 * n, 2 * n, n)
+    np.testing.assert_array_equal(result, exact)
+    assert set(np.diff(seen.entered).tolist()) == {1}
+    assert len(seen.entered) == m * 6 * 2
 
 
 @pytest.mark.parametrize("n", [4, 8])
@@ -252,9 +291,9 @@ def test_padding(n: int):
 
 
 @pytest.mark.parametrize("weight_rows", [1, 2])
-@pytest.mark.parametrize("wide", [0, 1])
+@pytest.mark.parametrize("mode", ["", "wide", "sparse"])
 @pytest.mark.parametrize(("n", "rows"), [(4, 1), (4, 6), (8, 3), (8, 9)])
-def test_scaled_tiles(n: int, rows: int, wide: int, weight_rows: int):
+def test_scaled_tiles(n: int, rows: int, mode: str, weight_rows: int):
     """The sums of each tile are multiplied by the factors in the row after its weights, before they are added up;
     commands without factors before and after it are not changed.
     """
@@ -262,23 +301,34 @@ def test_scaled_tiles(n: int, rows: int, wide: int, weight_rows: int):
     print("seed", seed)
     rng = np.random.default_rng(seed)
     sp, acc = fresh_memories(n, rng)
-    k_rows, tail, blocks, lanes = n - 1, n // 2, 3, n << wide
+    k_rows, tail, blocks, lanes = n - 1, n // 2, 3, 2 * n if mode else n
     a = rng.integers(-128, 128, (rows, blocks, lanes))
     w = rng.integers(-128, 128, (blocks, n, n))
     factors = rng.integers(0, 256, (blocks, n))
     sp[: a.size] = a.astype(np.uint8).reshape(-1)
-    base, tile = 2048, (n + 1) * n
+    indices = n // 4 if mode == "sparse" else 0
+    base, tile = 2048, (n + 1 + indices) * n
     exact = np.zeros((rows, n), np.int64)
     for i in range(blocks):
         k = tail if i == blocks - 1 else k_rows
         at = base + i * tile
         sp[at : at + k * n] = w[i, :k].astype(np.uint8).reshape(-1)
-        sp[at + k * n : at + k * n + n] = factors[i]
-        low, high = _nibbles(w[i, :k]) if wide else (w[i, :k], np.zeros((k, n), np.int64))
-        high_lanes = a[:, i, n : n + k] if wide else a[:, i, :k]
-        exact += (a[:, i, :k] @ low + high_lanes @ high) * factors[i]
+        sp[at + (k + indices) * n : at + (k + indices) * n + n] = factors[i]
+        if mode == "wide":
+            low, high = _nibbles(w[i, :k])
+            exact += (a[:, i, :k] @ low + a[:, i, n : n + k] @ high) * factors[i]
+        elif mode == "sparse":  # random indices, which may be equal
+            chosen = rng.integers(0, 4, (n, n))
+            quarters = (chosen.reshape(indices, 4, n) << 2 * np.arange(4)[None, :, None]).sum(axis=1)
+            sp[at + k * n : at + (k + indices) * n] = quarters.reshape(-1)
+            for row, column in np.ndindex(k, n):
+                lane = row // 2 * 4 + chosen[row, column]
+                exact[:, column] += a[:, i, lane] * w[i, row, column] * factors[i, column]
+        else:
+            exact += a[:, i, :k] @ w[i, :k] * factors[i]
     c = {"w_base": base, "w_row": n, "w_ic": tile, "x_count": rows, "a_v": blocks * lanes, "a_ic": lanes}
-    c |= {"ic_count": blocks, "k_rows": k_rows, "k_tail": tail, "acc_x": 1, "wide": wide}
+    c |= {"ic_count": blocks, "k_rows": k_rows, "k_tail": tail, "acc_x": 1}
+    c |= {mode: 1} if mode else {}
     plain = command(**c | {"scaled": 0, "acc_base": 20, "x_count": 1})
     scaled = command(**c, scaled=1)
     config = replace(small_config(n), weight_rows=weight_rows)
