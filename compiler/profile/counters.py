@@ -34,6 +34,8 @@ COUNTED = (
     "load_beats",
     "store_beats",
     "load_bytes",
+    "load_expanded",
+    "sparse_rows",
     "store_bytes",
     *(f"sp_{kind}_bank{b}" for kind in ("reads", "writes") for b in range(SP_BANKS_MAX)),
 )

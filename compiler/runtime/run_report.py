@@ -300,6 +300,8 @@ def document(
         "floor_layerwise_cycles": sum(info.floor.cycles(config, rate) * times for info, times in infos),
         "dram_bytes_read": totals["load_bytes"],
         "dram_bytes_written": totals["store_bytes"],
+        "expanded_bytes": totals["load_expanded"],
+        "skipped_macs": totals["sparse_rows"] * config.n**2,
         "energy_uj": energy,
         "energy_parts_uj": None if cycles is None else energy_parts_uj(config, totals),
         **at_clock(clock, cycles, each, steady, energy),

@@ -40,6 +40,7 @@ def run_depthwise(memories: Memories, c: CommandFields) -> Events:
         "matrix_rows": streamed,
         "matrix_tiles": c.oc_count,
         "matrix_zeros": zeros,
+        "sparse_rows": 0,
         "acc_writes": outputs,
     }
 

@@ -38,7 +38,7 @@ def _load_packed(memories: Memories, c: CommandFields) -> Events:
         groups = expand(memories.dram[source : source + c.len], c.z_count, n).reshape(c.z_count, 2 * n)
         for z, group in enumerate(groups):
             memories.sp[start + z * c.dst_z :][: 2 * n] = group
-    return {"load_bytes": c.len * c.y_count}
+    return {"load_bytes": c.len * c.y_count, "load_expanded": 2 * n * c.z_count * c.y_count}
 
 
 def _load_plane_transposed(dram: np.ndarray, target: np.ndarray, c: CommandFields, z: int) -> None:

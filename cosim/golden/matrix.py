@@ -143,6 +143,7 @@ def _run_normal(memories: Memories, c: CommandFields) -> Events:
         "matrix_rows": streamed,
         "matrix_tiles": c.oc_count * tiles,
         "matrix_zeros": zeros,
+        "sparse_rows": streamed * c.sparse,
         "acc_writes": streamed,
     }
 

@@ -101,6 +101,13 @@ COUNTERS: tuple[Counter, ...] = (
         True,
         "zero lanes among the activation rows streamed, all N (wide and sparse: 2*N) lanes, padding included",
     ),
+    Counter(
+        "sparse_rows",
+        "matrix",
+        1,
+        True,
+        "activation rows streamed in sparse mode, each of which saves N*N products with weights that are 0",
+    ),
     Counter("acc_writes", "matrix", 1, True, "accumulator rows written by the array"),
     Counter("matrix_commands", "matrix_done", 1, True, "commands retired"),
     *_unit("fuse"),
@@ -114,6 +121,7 @@ COUNTERS: tuple[Counter, ...] = (
     Counter("fuse_commands", "fuse_done", 1, True, "commands retired"),
     *_unit("load"),
     Counter("load_bytes", "load", 7, True, "bytes read from DRAM by LOAD and kept"),
+    Counter("load_expanded", "load", 7, True, "bytes written to the scratchpad by packed loads"),
     Counter("load_requests", "load", 1, False, "read bursts"),
     Counter("load_beats", "load", 1, False, "read beats"),
     Counter(

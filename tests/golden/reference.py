@@ -117,7 +117,7 @@ def accumulate(mem: dict, n: int, c: CommandFields, r: int, psum: list[int], fir
 def matrix(mem: dict, n: int, c: CommandFields) -> dict[str, int]:
     """Execute a MATRIX command and return its counters."""
     count: dict[str, int] = dict.fromkeys(
-        ("macs_issued", "macs_useful", "matrix_rows", "matrix_tiles", "matrix_zeros", "acc_writes"), 0
+        ("macs_issued", "macs_useful", "matrix_rows", "matrix_tiles", "matrix_zeros", "sparse_rows", "acc_writes"), 0
     )
     sp = mem["sp"]
     k_rows, n_cols = c.k_rows or n, c.n_cols or n
@@ -165,6 +165,7 @@ def matrix(mem: dict, n: int, c: CommandFields) -> dict[str, int]:
                             count["matrix_zeros"] += a.count(0)
                             count["macs_issued"] += n * n * (1 + c.wide)
                             count["matrix_rows"] += 1
+                            count["sparse_rows"] += c.sparse
                             count["acc_writes"] += 1
     return count
 

@@ -62,7 +62,9 @@ def test_unit_equals_reference(n: int, unit: Unit) -> None:
         what = f"{unit.name} n={n} seed={seed}: {command.values}"
         if unit == Unit.LOAD:
             planes = 1 if c.packed else c.z_count
-            assert run_load(memories, c)["load_bytes"] == (0 if c.fill else c.len * c.y_count * planes)
+            counted = run_load(memories, c)
+            assert counted["load_bytes"] == (0 if c.fill else c.len * c.y_count * planes)
+            assert counted.get("load_expanded", 0) == (2 * n * c.y_count * c.z_count if c.packed else 0)
             reference.load(mem, n, c)
         elif unit == Unit.STORE:
             run_store(memories, c)

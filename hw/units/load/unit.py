@@ -178,6 +178,7 @@ class LoadUnit(wiring.Component):
             log.answered.eq(taken & self.r.payload.last),
             log.beat_error.eq(taken & self.r.payload.resp[RESP_ERROR_BIT]),
             events.load_bytes.eq(writer.kept),
+            events.load_expanded.eq(Mux(writer.expanded, 2 * self._config.n, 0)),
             events.load_latency.eq(log.in_flight),
         ]
         m.d.sync += [

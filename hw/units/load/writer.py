@@ -73,8 +73,10 @@ class LoadWriter(wiring.Component):
         High if the last write of a command was granted in the previous cycle.
     kept : Out
         Number of bytes from DRAM that were written in the previous cycle.
+    expanded : Out
+        High if a group of packed weights was written in the previous cycle.
     tag : Out
-        Tag of `done` and `kept`.
+        Tag of `done`, `kept` and `expanded`.
     next_valid, next_tag : In
         `next_valid` is high if the command of the next item is known. `next_tag` is the tag of this command, to which
         `tag` may change before the item arrives.
@@ -96,6 +98,7 @@ class LoadWriter(wiring.Component):
                 "visible": Out(1),
                 "done": Out(1),
                 "kept": Out((2 * config.n + 1).bit_length()),
+                "expanded": Out(1),
                 "tag": Out(6),
                 "next_valid": In(1),
                 "next_tag": In(6),
@@ -150,6 +153,7 @@ class LoadWriter(wiring.Component):
         m.d.sync += [
             self.done.eq(ends),
             self.kept.eq(Mux(go & ~item.bad & ~self.clear, item.kept, 0)),
+            self.expanded.eq(go & item.pair & ~item.bad & ~self.clear),
         ]
         wanted = Signal(6)
         coming = Mux(entry.o.valid, entry.o.payload.tag, self.next_tag)

@@ -60,7 +60,7 @@ class MatrixUnit(wiring.Component):
     update : Out(AccUpdatePort)
         Port for updates of the accumulator with the sums.
     events : Out(event_layout("matrix"))
-        Increments of macs_issued, macs_useful, matrix_rows, matrix_tiles, matrix_zeros, acc_writes and
+        Increments of macs_issued, macs_useful, matrix_rows, matrix_tiles, matrix_zeros, sparse_rows, acc_writes and
         matrix_stall_bank; the other increments are 0.
     active : Out(1)
         High if a command has been accepted and is not done.
@@ -256,6 +256,7 @@ class MatrixUnit(wiring.Component):
             "matrix_rows": stream,
             "matrix_tiles": counted.valid & counted.start,
             "matrix_zeros": Mux(stream, counted.zeros, 0),
+            "sparse_rows": stream & counted.sparse,
             "acc_writes": counted.valid & counted.wave,
         }
         for name, shape in event_layout("matrix").members.items():

@@ -84,6 +84,7 @@ class RowWriteback(wiring.Component):
                             "wave": 1,
                             "useful": 12,
                             "wide": 1,
+                            "sparse": 1,
                             "zeros": zero_bits,
                             "tag": 6,
                         }
@@ -167,6 +168,7 @@ class RowWriteback(wiring.Component):
             "wave": row.wave,
             "useful": row.useful,
             "wide": row.wide,
+            "sparse": row.sparse,
             "tag": row.tag,
         }
         ended, pair = self.issued & row.last, row.wide | row.sparse

@@ -80,6 +80,7 @@ class LoadTestbench(Testbench):
         events = ctx.get(dut.events)
         for name in (
             "load_bytes",
+            "load_expanded",
             "load_requests",
             "load_beats",
             "load_latency",
@@ -209,6 +210,9 @@ def test_random_commands(n: int, pipelined: bool, smooth: bool) -> None:
                 planes = 1 if c["word"]["packed"] else c["z_count"]
                 expected[tag] = expected.get(tag, 0) + c["len"] * c["y_count"] * planes
         assert {tag: count for tag, count in bench.bytes_of_tag.items() if count} == expected
+        packed = [c for c in commands if c["word"]["packed"]]
+        groups = sum(c["y_count"] * c["z_count"] for c in packed)
+        assert bench.events["load_expanded"] == 2 * config.n * groups
         assert bench.events["load_requests"] == len(bench.slave.bursts)
         assert bench.events["load_beats"] == bench.slave.beats
 

@@ -43,6 +43,7 @@ class Counts:
     matrix_rows: int = 0
     matrix_tiles: int = 0
     matrix_zeros: int = 0
+    sparse_rows: int = 0
     acc_writes: int = 0
 
 
@@ -80,6 +81,7 @@ class Reference:
             row = np.zeros(size, np.int64)
         counts.matrix_rows += 1
         counts.matrix_zeros += int((row == 0).sum())
+        counts.sparse_rows += c["sparse"]
         return row, bool(padding)
 
     def _lanes(self, tail: int, usual: int, last: bool) -> int:

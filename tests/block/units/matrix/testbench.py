@@ -15,7 +15,15 @@ from tests.block.units.matrix.reference import WORD_NAMES, derived, field_values
 from tests.support.sp_port import SpPort
 from tests.support.testbench import Testbench
 
-COUNTED = ("macs_issued", "macs_useful", "matrix_rows", "matrix_tiles", "matrix_zeros", "acc_writes")
+COUNTED = (
+    "macs_issued",
+    "macs_useful",
+    "matrix_rows",
+    "matrix_tiles",
+    "matrix_zeros",
+    "sparse_rows",
+    "acc_writes",
+)
 STATES = ("row_entering", "wait_weights", "weight_shift", "in_flight")
 ADDRESSES = 1 << 20
 
