@@ -54,7 +54,8 @@ def widen_products(config: MlaConfig, steps: Sequence[TileStep]) -> list[TileSte
     """Let MATRIX multiply in wide mode wherever all weights of a constant fit int4 and the addresses permit it.
 
     Two adjacent tiles of the reduction dimension become one tile of pairs of int4, so that weights need half the bytes
-    and products half the cycles. Activations must begin at multiples of 2N.
+    and products half the cycles. Activations must begin at multiples of 2N. If a row of factors follows each tile, both
+    rows must be equal.
 
     Parameters
     ----------
@@ -79,17 +80,11 @@ def widen_products(config: MlaConfig, steps: Sequence[TileStep]) -> list[TileSte
             for ref in command.reads():
                 readers[ref.buffer].append(command)
     changed: dict[int, Command] = {}
-    constants = dict.fromkeys(each for found in sources.values() for each in found if _fits_int4(each))
+    found = dict.fromkeys(each for of_target in sources.values() for each in of_target)
+    constants = [each for each in found if each.memory == BufferMemory.DRAM and each.data is not None]
     for constant in constants:
         changed |= _widened(config.n, constant, sources, readers)
     return _with_commands(steps, changed)
-
-
-def _fits_int4(buffer: CircularBuffer) -> bool:
-    if buffer.memory != BufferMemory.DRAM or buffer.data is None:
-        return False
-    values = buffer.data.view(np.int8)
-    return bool(values.size) and values.min() >= -8 and values.max() <= 7
 
 
 def _widened(
@@ -99,12 +94,18 @@ def _widened(
     readers: dict[CircularBuffer, list[Command]],
 ) -> dict[int, Command]:
     """Return the commands in wide mode by the identity of those that they replace; none if one cannot be replaced."""
-    data, pair = constant.data, 2 * n * n
+    data = constant.data
     assert data is not None
     tiles = [buffer for buffer, found in sources.items() if constant in found]
     products = [command for buffer in tiles for command in readers[buffer]]
+    rows = {n + _word(command)["scaled"] for command in products if command.unit == Unit.MATRIX}
+    if len(rows) != 1:
+        return {}
+    tile = rows.pop() * n
+    pair = 2 * tile
     if (
-        data.size % pair
+        not data.size
+        or data.size % pair
         or any(sources[buffer] != {constant} or buffer.size % pair for buffer in tiles)
         or not products
         or not all(_may_widen(command, n) for command in products)
@@ -116,19 +117,22 @@ def _widened(
         )
     ):
         return {}
-    low, high = data.view(np.int8).reshape(-1, 2, n, n).transpose(1, 0, 2, 3)
-    nibbles = ((low & 15) | (high << 4)).astype(np.uint8).reshape(-1)
+    weights = data.view(np.int8).reshape(-1, tile // n, n)[:, :n]
+    low, high = data.view(np.int8).reshape(-1, 2, tile // n, n).transpose(1, 0, 2, 3)
+    if weights.min() < -8 or weights.max() > 7 or (low[:, n:] != high[:, n:]).any():
+        return {}
+    nibbles = np.concatenate([(low[:, :n] & 15) | (high[:, :n] << 4), low[:, n:]], axis=1)
     halves = {
-        constant: replace(constant, size=constant.size // 2, data=nibbles, transferred=None),
+        constant: replace(
+            constant, size=constant.size // 2, data=nibbles.view(np.uint8).reshape(-1), transferred=None
+        ),
         **{buffer: replace(buffer, size=buffer.size // 2) for buffer in tiles},
     }
     changed = {id(command): _halved(command, _LOAD_DISTANCES, halves) for command in readers[constant]}
     for command in products:
         wide = _halved(command, _WEIGHT_DISTANCES, halves)
-        word = command.fields["word"]
-        assert isinstance(word, int)
-        word = MATRIX_WORD.pack(**MATRIX_WORD.unpack(word) | {"wide": 1})
-        wide.fields.update(word=word, ic_count=_number(command, "ic_count", 1) // 2, a_ic=2 * n, w_ic=n * n)
+        word = MATRIX_WORD.pack(**_word(command) | {"wide": 1})
+        wide.fields.update(word=word, ic_count=_number(command, "ic_count", 1) // 2, a_ic=2 * n, w_ic=tile)
         image = command.fields["a_base"]
         assert isinstance(image, BufferRef)
         image.buffer.wide = True
@@ -149,23 +153,28 @@ def _number(command: Command, name: str, default: int = 0) -> int:
     return value
 
 
+def _word(command: Command) -> dict[str, int]:
+    return MATRIX_WORD.unpack(_number(command, "word", MATRIX_WORD.pack()))
+
+
 def _may_widen(command: Command, n: int) -> bool:
     """Return True if a command is a product of whole tiles, in pairs, with activations at multiples of 2N."""
     image, numbers = command.fields.get("a_base"), command.fields
     if command.unit != Unit.MATRIX or not isinstance(image, BufferRef):
         return False
-    word = MATRIX_WORD.unpack(_number(command, "word", MATRIX_WORD.pack()))
+    word = _word(command)
+    tile = (n + word["scaled"]) * n
     places = [image.offset] + [image.buffer.size] * (image.buffer.depth > 1)
     places += [_number(command, name) for name in _ACTIVATION_LOOPS if name in numbers]
     return (
-        not any(word[name] for name in ("dw", "w_transpose", "w_unsigned", "wide", "scaled"))
+        not any(word[name] for name in ("dw", "w_transpose", "w_unsigned", "wide"))
         and image.buffer.memory == BufferMemory.SP
         and _number(command, "w_zp") == 0
         and _number(command, "ic_count", 1) % 2 == 0
-        and (_number(command, "a_ic"), _number(command, "w_ic"), _number(command, "w_row")) == (n, n * n, n)
+        and (_number(command, "a_ic"), _number(command, "w_ic"), _number(command, "w_row")) == (n, tile, n)
         and all(_number(command, name) in (0, n) for name in ("k_rows", "k_tail"))
         and not any(place % (2 * n) for place in places)
-        and _in_pairs(command, _WEIGHT_DISTANCES, 2 * n * n)
+        and _in_pairs(command, _WEIGHT_DISTANCES, 2 * tile)
     )
 
 

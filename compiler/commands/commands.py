@@ -483,6 +483,8 @@ _STEP = 50
 def tile_cycles(strides: Sequence[int], config: MlaConfig) -> int:
     """Return the minimum number of cycles from weight tile to weight tile of a MATRIX command that is not depthwise.
 
+    A row of factors after each tile takes another cycle.
+
     Parameters
     ----------
     strides : sequence of int
@@ -510,13 +512,12 @@ def _cycles(command: Command, config: MlaConfig) -> int:
     n = config.n
     get = {name: value for name, value in command.fields.items() if isinstance(value, int)}.get
     if command.unit == Unit.MATRIX:
-        word = get("word")
-        if word is not None and MATRIX_WORD.unpack(word)["dw"]:
+        word = MATRIX_WORD.unpack(get("word", MATRIX_WORD.pack()))
+        if word["dw"]:
             return get("oc_count", 1) * get("dw_len", 1)
         tiles = prod(get(f"{dim}_count", 1) for dim in ("oc", "ic", "ky", "kx"))
-        least = tile_cycles(
-            [get("w_row", 0), *(get(f"w_{dim}", 0) for dim in ("oc", "ic", "ky", "kx"))], config
-        )
+        strides = [get("w_row", 0), *(get(f"w_{dim}", 0) for dim in ("oc", "ic", "ky", "kx"))]
+        least = tile_cycles(strides, config) + word["scaled"]
         return tiles * max(get("x_count", 1) * get("y_count", 1), least)
     if command.unit == Unit.FUSE:
         return _fuse_cycles(command, [get(f"{dim}_count", 1) for dim in FUSE_DIMS], config)

@@ -11,10 +11,11 @@ from compiler.ir.graph import Graph, Node, rebuild, unused_name
 from compiler.ir.ops import BINARY_OPS, MOVING, OPS, QuantizedForm
 from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from compiler.quantize.report import INFINITE_VALUES
+from compiler.util.scaling import DENSE
 from hw.errors import InputError, did_you_mean, shown
 
 #: Operators that mark a model as quantized even if their integers have the identity quantization.
-_PRODUCTS = frozenset(("conv2d", "depthwise_conv2d", "conv_transpose2d", "dense", "matmul"))
+_PRODUCTS = frozenset(("conv2d", "depthwise_conv2d", "conv_transpose2d", "matmul", *DENSE))
 #: Operators that convert between floating-point values and integers.
 _CONVERTING = frozenset(("dequantize", "dynamic_quantize", "dynamic_scale", "dynamic_zero"))
 #: Operators that only change the layout of a tensor.

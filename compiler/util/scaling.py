@@ -6,6 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+#: Operators whose sums LiteRT's kernel for dense layers requantizes.
+DENSE = ("dense", "block_dense")
+
 
 @dataclass(frozen=True)
 class Affine:
@@ -62,7 +65,7 @@ def double_ratio(op: str, dtype: str, a: ArrayLike, b: ArrayLike, y: float) -> N
 
     For uint8 (except dense layers) and for products of two activations, a * b is rounded to float32.
     """
-    single = op == "matmul" or (dtype == "uint8" and op != "dense")
+    single = op == "matmul" or (dtype == "uint8" and op not in DENSE)
     kind = np.float32 if single else np.float64
     scales = np.asarray(a, np.float32).astype(kind) * np.asarray(b, np.float32).astype(kind)
     return scales.astype(np.float64) / np.float64(np.float32(y))
