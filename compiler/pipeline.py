@@ -178,7 +178,7 @@ class ModelCompiler:
         record.config, record.rounding = config, options.rounding
         record.graphs["imported"] = graph
         graph = name_apart(simplify(graph, record.graphs))
-        graph, self.report = _integer_graph(graph, options)
+        graph, self.report = _integer_graph(graph, config, options)
         graph = canonicalize_logic(graph, options.rounding)
         record.graphs["quantized"] = graph
         graph, unrolled = _unrolled(graph, self.config, options)
@@ -292,11 +292,13 @@ class ModelCompiler:
         return lowered
 
 
-def _integer_graph(graph: Graph, options: CompileOptions) -> tuple[Graph, QuantizationReport | None]:
+def _integer_graph(
+    graph: Graph, config: MlaConfig, options: CompileOptions
+) -> tuple[Graph, QuantizationReport | None]:
     """Quantize a float model and report on it; in a quantized model, replace float chains by lookup tables."""
     why = obstacle(graph)
     if why is None:
-        return _quantized(graph, options)
+        return _quantized(graph, config, options)
     if options.calibration is not None and options.accuracy_budget is None:
         raise InputError(f"calibration is for float models; {graph.name} {why}")
     if options.keep_float:
@@ -319,7 +321,7 @@ def _with_bits(graph: Graph, options: CompileOptions) -> tuple[Graph, WeightRepo
     return fit_bits(graph, options.calibration, options.accuracy_budget, rounding=rounding)
 
 
-def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, QuantizationReport]:
+def _quantized(graph: Graph, config: MlaConfig, options: CompileOptions) -> tuple[Graph, QuantizationReport]:
     """Quantize a float model, with random samples if there is no calibration data."""
     given = options.calibration
     samples = random_samples(graph, options.seed) if given is None else given
@@ -330,6 +332,7 @@ def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, Quantizati
         int16=options.int16,
         rounding=cast(Kernels, options.rounding),
         random=given is None,
+        lanes=config.n if config.wide else 0,
     )
     made = simplify(made)
     if options.accuracy_budget is not None:

@@ -93,7 +93,7 @@ class QuantizedForm(StrEnum):
     SHARED = "shared"  # operands and result share one quantization
     WEIGHTED = "weighted"  # constant weights are quantized symmetrically, optionally per output channel
     NORM = "norm"  # constant scales remain float32
-    BLOCKS = "blocks"  # weights are integers with a factor for each block, and remain so
+    BLOCKS = "blocks"  # weights are integers with a scale for each block, which becomes a factor
 
 
 class BatchRule(StrEnum):
