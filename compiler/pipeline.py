@@ -308,17 +308,24 @@ def _integer_graph(
     graph = chains_as_tables(graph, options.rounding)
     if options.accuracy_budget is None:
         return graph, None
-    graph, weights = _with_bits(graph, options)
+    graph, weights = _with_bits(graph, config, options)
     return graph, QuantizationReport(weights.samples, 0, False, (), (), weights=weights)
 
 
-def _with_bits(graph: Graph, options: CompileOptions) -> tuple[Graph, WeightReport]:
+def _lanes(config: MlaConfig) -> int:
+    """Return the rows of a tile of weights whose sums may have factors; 0 if the target has no scaled sums."""
+    return config.n if config.wide else 0
+
+
+def _with_bits(graph: Graph, config: MlaConfig, options: CompileOptions) -> tuple[Graph, WeightReport]:
     """Round the weights of a quantized graph to as few bits as the accuracy budget permits."""
     from compiler.quantize.bits import fit_bits
 
     assert options.calibration is not None and options.accuracy_budget is not None
     rounding = cast(Kernels, options.rounding)
-    return fit_bits(graph, options.calibration, options.accuracy_budget, rounding=rounding)
+    return fit_bits(
+        graph, options.calibration, options.accuracy_budget, rounding=rounding, lanes=_lanes(config)
+    )
 
 
 def _quantized(graph: Graph, config: MlaConfig, options: CompileOptions) -> tuple[Graph, QuantizationReport]:
@@ -332,11 +339,11 @@ def _quantized(graph: Graph, config: MlaConfig, options: CompileOptions) -> tupl
         int16=options.int16,
         rounding=cast(Kernels, options.rounding),
         random=given is None,
-        lanes=config.n if config.wide else 0,
+        lanes=_lanes(config),
     )
     made = simplify(made)
     if options.accuracy_budget is not None:
-        made, weights = _with_bits(made, options)
+        made, weights = _with_bits(made, config, options)
         report = replace(report, weights=weights)
     return made, report
 
