@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from compiler.frontends.builder import GraphBuilder
 from compiler.ir.graph import Graph, Node, unused_name
 from compiler.ir.ops import OPS
-from compiler.ir.tensor import Quantization, Tensor
+from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED, int16_tensors, without_blocks
 from compiler.quantize.ranges import MIN_SCALE, affine_of, power_of_two, stored, symmetric_16
 from compiler.quantize.weights import as_rows, compensated, from_rows, moments_of
@@ -32,7 +32,7 @@ class QuantizedConstant:
     """Integers with their quantization."""
 
     data: NDArray
-    quantization: Quantization | None
+    quantization: Quantization
 
 
 def quantized_weights(
@@ -342,7 +342,7 @@ class Rewriter:
         steps = np.clip(np.rint(bias / product.astype(np.float64)), -_MAX_BIAS, _MAX_BIAS).astype(np.int32)
         constants = (
             QuantizedConstant(found.values, _per_axis(found.scales, 0)),
-            QuantizedConstant(found.factors, None),
+            QuantizedConstant(found.factors, IDENTITY),
             QuantizedConstant(steps, _per_axis(product, 0)),
         )
         return [x, *(self._constant(*each) for each in zip(node.inputs[1:], constants, strict=False))]
