@@ -362,7 +362,7 @@ def fit_bits(
     rounding : Kernels
         Kernels whose rounding is used for evaluation.
     lanes : int
-        See `WeightNarrower`.
+        Rows of a tile of weights on a target with scaled sums, or 0, as for `WeightNarrower`.
 
     Returns
     -------

@@ -121,7 +121,7 @@ def keeps_blocks(graph: Graph, node: Node, lanes: int | None) -> bool:
     Parameters
     ----------
     lanes : int or None
-        See `compiler.quantize.quantize`.
+        Rows of a tile of weights on the target, 0 or None, as for `compiler.quantize.quantize`.
     """
     _, values, scales = (graph.tensors[name].data for name in node.inputs[:3])
     if values is None or scales is None or lanes == 0:

@@ -35,7 +35,7 @@ class BlockFactors(NamedTuple):
     Parameters
     ----------
     values : (outputs, inputs) int8 array
-        Integers.
+        Integers of the weights.
     factors : (outputs, blocks) uint8 array
         Factors of the blocks, 1..255.
     scales : (outputs,) float32 array

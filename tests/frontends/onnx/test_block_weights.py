@@ -156,14 +156,15 @@ def test_dequantized_blocks(
     check_kept(check_on(tmp_path, made, "n8"), values, scales)
 
 
-def test_blocks_in_a_quantized_model(rng: np.random.Generator, tmp_path: Path) -> None:
+@pytest.mark.parametrize("packs", [False, True], ids=["DequantizeLinear", "MatMulNBits"])
+def test_blocks_in_a_quantized_model(packs: bool, rng: np.random.Generator, tmp_path: Path) -> None:
     """The product runs on the accelerator with the quantization of the file."""
-    made, values, scales = dequantized("INT4", 32, rng)
+    made, values, scales = n_bits(4, 32, rng) if packs else dequantized("INT4", 32, rng)
     graph = made.graph
     ends = {"xs": np.float32(0.03), "xz": np.int8(3), "ys": np.float32(0.1), "yz": np.int8(-5)}
     graph.initializer.extend(numpy_helper.from_array(np.asarray(each), name) for name, each in ends.items())
     nodes = list(graph.node)
-    nodes[1].input[0], nodes[-1].output[0] = "xd", "r"
+    nodes[-2].input[0], nodes[-1].output[0] = "xd", "r"
     del graph.node[:]
     graph.node.extend(
         [

@@ -10,7 +10,7 @@ from compiler.frontends.onnx.function_bodies import BodyBuilder
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
 from compiler.frontends.onnx.ops.pool_resize import reduced
-from compiler.frontends.onnx.registry import converts, integers, known
+from compiler.frontends.onnx.registry import CONVERSIONS, converts, integers, known
 from compiler.frontends.onnx.values import (
     BlockWeights,
     ConstantValue,
@@ -286,11 +286,12 @@ def _matmul_n_bits(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any])
     data, scale = known(packed, "a weight").data, known(scales, "a scale").real()
     zero = None if zeros is None else known(zeros, "a zero point").numbers()
     weights = widened_blocks(data, scale, zero, rows, columns, node.int("bits", 4), node.int("block_size", 0))
-    body = BodyBuilder(node, [x, bias, weights.transposed((1, 0), packed.name)])
+    weights = weights.transposed((1, 0), packed.name)
+    if isinstance(bias, ConstantValue):
+        return list(CONVERSIONS[":linear"](emitter, node, [x, weights, bias]))
+    body = BodyBuilder(node, [x, bias, weights])
     made = body.add("MatMul", body.given(0), body.given(2))
-    if bias is not None:
-        made = body.add("Add", made, body.given(1))
-    return body.converted(emitter, made)
+    return body.converted(emitter, made if bias is None else body.add("Add", made, body.given(1)))
 
 
 def widened_blocks(
