@@ -17,7 +17,7 @@ from hw.config import load_target
 from hw.isa.commands import MATRIX_WORD
 from hw.isa.enums import Unit
 from tests.layers.test_moves import commands_of
-from tests.support.graphs import Draft, run_on
+from tests.support.graphs import Draft, check, run_on
 
 
 def product(
@@ -133,6 +133,31 @@ def test_random_networks_are_exact(target: str, rng: np.random.Generator) -> Non
         assert all(np.array_equal(array, wanted[name]) for name, array in found.items())
         used |= modes(graph, target)
     assert used == {(0, 1), (1, 1)}
+
+
+@pytest.mark.parametrize("target", ["n4", "n16"])
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
+@pytest.mark.parametrize("after", ["clip", "tanh", "add", "sum of products", "concat", "int16"])
+def test_epilogues_and_roundings(after: str, rounding: str, target: str, rng: np.random.Generator) -> None:
+    """Operators that are part of the layer, results that are part of another tensor, and results of 16 bits."""
+    draft, n = Draft(rng), load_target(target).n
+    size = int(rng.integers(1, 4)) * 2 * n
+    x = draft.input((int(rng.integers(1, 30)), size))
+    y = product(draft, x, size, 2 * n, dtype="int16" if after == "int16" else "int8")
+    if after == "clip":
+        y = draft.node("clip", [y], y.shape, like=y, low=0.0, high=3.0)
+    elif after == "tanh":
+        y = draft.node("tanh", [y], y.shape, scale=1 / 128)
+    elif after == "add":
+        y = draft.node("add", [y, x], y.shape, scale=0.5)
+    elif after == "sum of products":
+        y = draft.node("add", [y, product(draft, x, size, n)], y.shape, scale=0.5)
+    elif after == "concat":
+        other = draft.input(y.shape)
+        other = replace(other, quantization=y.quantization)
+        draft.graph.tensors[other.name] = other
+        y = draft.node("concat", [other, y], (y.shape[0], 2 * size), like=y, axis=1)
+    assert not check(draft, [y], target, rounding).host
 
 
 def one(draft: Draft, rows: int, depth: int, columns: int, block: int, low: int = -8, high: int = 7) -> Graph:
