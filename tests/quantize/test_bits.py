@@ -154,6 +154,7 @@ def test_int4_weights_of_dense_layers_have_groups_on_targets_with_factors(rng) -
         for node in made:
             if node.op == "block_dense":
                 _, weights, factors, *_ = made.ins(node)
+                assert weights.data is not None
                 assert low <= weights.data.min() and weights.data.max() <= high
                 assert factors.shape == (weights.shape[0], weights.shape[1] // 32)
         for name in ("first", "second"):

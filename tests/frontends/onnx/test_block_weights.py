@@ -191,8 +191,9 @@ def test_other_weights_are_quantized_like_float_weights(rng: np.random.Generator
     samples = {"x": numbers(4, ROWS, INPUTS, seed=2)}
     made, _, _ = n_bits(4, 16, rng)
     graph = read(tmp_path, made)
-    for options in ({"lanes": 32}, {"lanes": 0}, {"int16": ("all",)}):
-        assert product_of(quantize(graph, samples, **options)[0]).op == "dense"
+    for lanes in (0, 32):
+        assert product_of(quantize(graph, samples, lanes=lanes)[0]).op == "dense"
+    assert product_of(quantize(graph, samples, int16=("all",))[0]).op == "dense"
     assert product_of(quantize(graph, samples, lanes=16)[0]).op == "block_dense"
     wide, _, _ = n_bits(8, 32, rng, zeros=True)
     for initializer in wide.graph.initializer:
