@@ -128,7 +128,7 @@ def keeps_blocks(graph: Graph, node: Node, lanes: int | None) -> bool:
         return False
     block = node.attributes["block"]
     whole = lanes is None or block % lanes == 0 or block >= values.shape[1]
-    return whole and bool(np.isfinite(scales).all()) and block_factors(values, scales, block) is not None
+    return whole and block_factors(values, scales, block) is not None
 
 
 def without_blocks(graph: Graph, remains: Callable[[Node], bool]) -> Graph:

@@ -204,8 +204,8 @@ def quantize(
     why = obstacle(graph)
     if why is not None:
         raise InputError(f"{graph.name!r} {why}")
-    graph = without_blocks(without_hybrids(graph), lambda node: keeps_blocks(graph, node, lanes))
-    graph = prepared(graph, {*skip, *int16})
+    graph = prepared(without_hybrids(graph), {*skip, *int16})
+    graph = without_blocks(graph, lambda node: keeps_blocks(graph, node, lanes))
     given = with_states(graph, samples_of(graph, samples))
     watched = SubgraphRecorder()
     floors = SoftmaxRange(graph)

@@ -61,7 +61,7 @@ def block_factors(
     values : (outputs, inputs) integer array
         Weights minus zero points, in units of the scales.
     scales : (outputs, blocks) float array
-        Finite scale of each block.
+        Scale of each block.
     block : int
         Inputs of a block.
     least : float or (outputs,) array
@@ -70,7 +70,8 @@ def block_factors(
     Returns
     -------
     BlockFactors or None
-        None if an integer does not fit int8, or the largest factor of an output would be less than 32.
+        None if an integer does not fit int8, a scale is not finite, or the largest factor of an output would be less
+        than 32.
     """
     inputs = values.shape[1]
     size = min(block, inputs)
@@ -78,6 +79,8 @@ def block_factors(
     def along(each: NDArray) -> NDArray:
         return np.repeat(each, size, 1)[:, :inputs]
 
+    if not np.isfinite(scales).all():
+        return None
     whole = values.astype(np.int64) * along(np.sign(scales).astype(np.int64))
     if not whole.size or whole.min() < -128 or whole.max() > 127:
         return None

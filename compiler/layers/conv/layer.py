@@ -220,13 +220,14 @@ def lower_block_dense(low: LoweringContext) -> Layer:
             f"weights have factors for blocks of {block} inputs, not of a multiple of {n} as the target needs"
         )
     zero, x = zero_of(weights), affine(low.x)
+    wide = np.repeat(factors.data, min(block, inputs), 1)[:, :inputs]
+    exact = (weights.data.astype(np.int32) - zero) * wide
+    positive, negative = (np.maximum(each, 0).sum(1, dtype=np.int64) for each in (exact, -exact))
     limits = np.iinfo(low.x.dtype)
-    wide = np.repeat(factors.data.astype(np.int64), min(block, inputs), 1)[:, :inputs]
-    exact = (weights.data.astype(np.int64) - zero) * wide
-    ends = exact * (limits.min - x.zero_point), exact * (limits.max - x.zero_point)
+    below, above = x.zero_point - limits.min, limits.max - x.zero_point
     offset = 0 if bias is None or bias.data is None else bias.data.astype(np.int64)
-    lowest, highest = np.minimum(*ends).sum(1) + offset, np.maximum(*ends).sum(1) + offset
-    if highest.max() > _MAX_SUM or lowest.min() < -_MAX_SUM:
+    ends = positive * above + negative * below + offset, positive * below + negative * above - offset
+    if np.maximum(*ends).max() > _MAX_SUM:
         raise UnsupportedLoweringError("sums of products with factors for blocks may exceed 32 bits")
     drain = drain_of(low, weights, bias, rounding_of(low, Rounding.AWAY))
     common = low.common(*([drain.residual.tensor] if drain.residual else []))
@@ -235,7 +236,7 @@ def lower_block_dense(low: LoweringContext) -> Layer:
         **common,
         macs=rows.h * rows.w * weights.elements // times_over(graph, low.x.name),
         weights=weights.data[:, None, None, :],
-        factors=np.ascontiguousarray(wide[:, ::n].astype(np.uint8)),
+        factors=np.ascontiguousarray(wide[:, ::n]),
         drain=drain,
         x_zp=x.zero_point,
         w_zp=zero,

@@ -202,3 +202,39 @@ def test_other_weights_are_quantized_like_float_weights(rng: np.random.Generator
             initializer.CopyFrom(numpy_helper.from_array(everything, "w"))
     assert product_of(read(tmp_path, wide)).op == "dense"
     check(tmp_path, wide, {"x": numbers(ROWS, INPUTS)})
+
+
+@pytest.mark.parametrize("low", [-7, -8], ids=["fits", "exceeds int8"])
+def test_factors_of_either_sign_after_the_product(low: int, rng: np.random.Generator, tmp_path: Path) -> None:
+    """A constant row is folded into the scales; weights that become 128 are quantized like float weights."""
+    made, values, scales = dequantized("INT8", 32, rng)
+    values[:] = np.clip(values, 16 * low, 127)
+    values[0, 0] = 16 * low
+    row = np.where(np.arange(OUTPUTS) % 2 == 0, -1.5, 0.5).astype(np.float32)
+    graph = made.graph
+    graph.node[-1].CopyFrom(node("Mul", "m b", "y"))
+    for initializer in graph.initializer:
+        if initializer.name == "w":
+            initializer.CopyFrom(
+                helper.make_tensor("w", TensorProto.INT8, values.T.shape, values.T.reshape(-1).tolist())
+            )
+        elif initializer.name == "b":
+            initializer.CopyFrom(numpy_helper.from_array(row, "b"))
+    quantized = check_on(tmp_path, made, "n8")
+    if low == -7:
+        check_kept(quantized, values, scales * row[:, None])
+    else:
+        assert product_of(quantized).op == "dense"
+
+
+@pytest.mark.parametrize("scale", [np.inf, np.nan])
+def test_scales_that_are_not_finite_give_float_products(
+    scale: float, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    made, _, scales = n_bits(4, 32, rng)
+    scales[3, 1] = scale
+    for initializer in made.graph.initializer:
+        if initializer.name == "s":
+            initializer.CopyFrom(numpy_helper.from_array(scales.reshape(-1), "s"))
+    graph = read(tmp_path, made)
+    assert product_of(graph).op == "dense"

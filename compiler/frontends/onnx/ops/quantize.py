@@ -71,11 +71,11 @@ def _dequantize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | 
         raise UnsupportedNodeError("its scale must be constant")
     name = node.outputs[0]
     if isinstance(x, ConstantValue):
+        if x.data.dtype.kind not in "iu":
+            raise InputError(f"its input must be integers, not {x.data.dtype}")
         if node.int("block_size", 0):
             blocks = _by_blocks(node, x, scale, zero)
             return [ConstantValue(name, blocks.real(), blocks=blocks)]
-        if x.data.dtype.kind not in "iu":
-            raise InputError(f"its input must be integers, not {x.data.dtype}")
         return [ConstantValue(x.name, x.data, parameters(node, scale, zero, x.shape))]
     q = parameters(node, scale, zero, x.shape)
     if x.tensor.quantization == _along(q, x) and not x.real:
