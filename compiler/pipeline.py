@@ -178,7 +178,7 @@ class ModelCompiler:
         record.config, record.rounding = config, options.rounding
         record.graphs["imported"] = graph
         graph = name_apart(simplify(graph, record.graphs))
-        graph, self.report = _integer_graph(graph, options)
+        graph, self.report = _integer_graph(graph, config, options)
         graph = canonicalize_logic(graph, options.rounding)
         record.graphs["quantized"] = graph
         graph, unrolled = _unrolled(graph, self.config, options)
@@ -292,11 +292,13 @@ class ModelCompiler:
         return lowered
 
 
-def _integer_graph(graph: Graph, options: CompileOptions) -> tuple[Graph, QuantizationReport | None]:
+def _integer_graph(
+    graph: Graph, config: MlaConfig, options: CompileOptions
+) -> tuple[Graph, QuantizationReport | None]:
     """Quantize a float model and report on it; in a quantized model, replace float chains by lookup tables."""
     why = obstacle(graph)
     if why is None:
-        return _quantized(graph, options)
+        return _quantized(graph, config, options)
     if options.calibration is not None and options.accuracy_budget is None:
         raise InputError(f"calibration is for float models; {graph.name} {why}")
     if options.keep_float:
@@ -306,20 +308,27 @@ def _integer_graph(graph: Graph, options: CompileOptions) -> tuple[Graph, Quanti
     graph = chains_as_tables(graph, options.rounding)
     if options.accuracy_budget is None:
         return graph, None
-    graph, weights = _with_bits(graph, options)
+    graph, weights = _with_bits(graph, config, options)
     return graph, QuantizationReport(weights.samples, 0, False, (), (), weights=weights)
 
 
-def _with_bits(graph: Graph, options: CompileOptions) -> tuple[Graph, WeightReport]:
+def _lanes(config: MlaConfig) -> int:
+    """Return the rows of a tile of weights whose sums may have factors; 0 if the target has no scaled sums."""
+    return config.n if config.wide else 0
+
+
+def _with_bits(graph: Graph, config: MlaConfig, options: CompileOptions) -> tuple[Graph, WeightReport]:
     """Round the weights of a quantized graph to as few bits as the accuracy budget permits."""
     from compiler.quantize.bits import fit_bits
 
     assert options.calibration is not None and options.accuracy_budget is not None
     rounding = cast(Kernels, options.rounding)
-    return fit_bits(graph, options.calibration, options.accuracy_budget, rounding=rounding)
+    return fit_bits(
+        graph, options.calibration, options.accuracy_budget, rounding=rounding, lanes=_lanes(config)
+    )
 
 
-def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, QuantizationReport]:
+def _quantized(graph: Graph, config: MlaConfig, options: CompileOptions) -> tuple[Graph, QuantizationReport]:
     """Quantize a float model, with random samples if there is no calibration data."""
     given = options.calibration
     samples = random_samples(graph, options.seed) if given is None else given
@@ -330,10 +339,11 @@ def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, Quantizati
         int16=options.int16,
         rounding=cast(Kernels, options.rounding),
         random=given is None,
+        lanes=_lanes(config),
     )
     made = simplify(made)
     if options.accuracy_budget is not None:
-        made, weights = _with_bits(made, options)
+        made, weights = _with_bits(made, config, options)
         report = replace(report, weights=weights)
     return made, report
 

@@ -32,25 +32,28 @@ _RESOURCES = {"LUTs": "lut", "flip-flops": "ff", "multipliers": "dsp"}
 
 
 class Feature(NamedTuple):
-    """Options of a feature, which are added to those of the features `beside` it, and the unit that implements it."""
+    """A feature: the unit that implements it, and its options in addition to those `before` it."""
 
     unit: type[wiring.Component]
+    before: dict[str, int]
     options: dict[str, int]
-    beside: dict[str, int] = {}
 
 
 FEATURES = {
-    "two rows of weights": Feature(MatrixUnit, {"weight_rows": 2}),
-    "wide mode, scaled sums": Feature(MatrixUnit, {"wide": 1}),
-    "packed loads": Feature(LoadUnit, {"packed_loads": 1}),
-    "eight reciprocal units": Feature(FuseUnit, {"reciprocal_units": 8}),
-    "two lanes of FUSE": Feature(FuseUnit, {"fuse_rate": 4}),
+    "two rows of weights": Feature(MatrixUnit, {}, {"weight_rows": 2}),
+    "wide mode, scaled sums": Feature(MatrixUnit, {}, {"wide": 1}),
+    "sparse mode": Feature(MatrixUnit, {"wide": 1}, {"sparse": 1}),
+    "packed loads": Feature(LoadUnit, {}, {"packed_loads": 1}),
+    "eight reciprocal units": Feature(FuseUnit, {}, {"reciprocal_units": 8}),
+    "two lanes of FUSE": Feature(FuseUnit, {}, {"fuse_rate": 4}),
 }
 
 
 def main() -> int:
     """Build the units and print the table."""
-    parser = argparse.ArgumentParser(description="Measure area and clock frequency of features of the hardware.")
+    parser = argparse.ArgumentParser(
+        description="Measure area and clock frequency of features of the hardware."
+    )
     parser.add_argument("features", nargs="*", metavar="FEATURE", help=f"one of: {', '.join(FEATURES)}")
     chosen = parser.parse_args().features or list(FEATURES)
     if unknown := [name for name in chosen if name not in FEATURES]:
@@ -59,10 +62,10 @@ def main() -> int:
     print("| " + " | ".join(heads) + " |\n| --- | --- |" + " --: |" * (len(heads) - 2))
     base = load_target(_BOARD)
     for name in chosen:
-        unit, options, beside = FEATURES[name]
-        without = replace(base, **beside)
+        unit, before, options = FEATURES[name]
+        without = replace(base, **before)
         numbers = [_measured(unit, config) for config in (without, replace(without, **options))]
-        cells = [f"{before[key]:,} → {after[key]:,}" for before, after in [numbers] for key in before]
+        cells = [f"{numbers[0][key]:,} → {numbers[1][key]:,}" for key in numbers[0]]
         print(f"| {name} | {unit.__name__} | " + " | ".join(cells) + " |", flush=True)
     return 0
 

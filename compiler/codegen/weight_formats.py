@@ -84,7 +84,8 @@ def widen_products(config: MlaConfig, steps: Sequence[TileStep]) -> list[TileSte
 
     Two adjacent tiles of the reduction dimension become one: a tile of pairs of int4 if all weights fit int4, or a
     sparse tile if at most two of each four consecutive weights are not 0. Products then need half the cycles, and
-    weights a half or five eighths of the bytes. Activations must begin at multiples of 2N.
+    weights a half or five eighths of the bytes. Activations must begin at multiples of 2N. If a row of factors follows
+    each tile, those of both tiles must be equal.
 
     Parameters
     ----------
@@ -112,9 +113,10 @@ def widen_products(config: MlaConfig, steps: Sequence[TileStep]) -> list[TileSte
     changed: dict[int, Command] = {}
     for constant in dict.fromkeys(each for found in sources.values() for each in found):
         pairs = _pairs(config.n, constant, sources, readers)
-        used = next((each for each in formats if each.fits(pairs)), None) if pairs is not None else None
-        if pairs is not None and used is not None:
-            changed |= _widened(constant, used.mode, used.pack(pairs), sources, readers)
+        used = next((each for each in formats if pairs and each.fits(pairs.weights)), None)
+        if pairs and used:
+            packed = np.concatenate([used.pack(pairs.weights), pairs.factors], axis=1)
+            changed |= _widened(constant, used.mode, packed, pairs.size, sources, readers)
     return _with_commands(steps, changed)
 
 
@@ -125,24 +127,36 @@ def _tiles(
     return [buffer for buffer, found in sources.items() if constant in found]
 
 
+class _Pairs(NamedTuple):
+    """Pairs of tiles: weights of shape (pair, 2 * N, N), and factors of shape (pair, 0 or 1, N)."""
+
+    weights: NDArray[np.int8]
+    factors: NDArray[np.uint8]
+
+    @property
+    def size(self) -> int:
+        """Bytes of a pair, whose tiles each have factors of their own."""
+        n = self.weights.shape[2]
+        return 2 * n * (n + self.factors.shape[1])
+
+
 def _pairs(
     n: int,
     constant: CircularBuffer,
     sources: dict[CircularBuffer, set[CircularBuffer]],
     readers: dict[CircularBuffer, list[Command]],
-) -> NDArray[np.int8] | None:
-    """Return the weights of a constant as pairs of tiles, of shape (pair, 2 * n, n); None if a command that reads them
-    cannot be replaced.
-    """
-    data, pair, tiles = constant.data, 2 * n * n, _tiles(constant, sources)
+) -> _Pairs | None:
+    """Return the weights of a constant as pairs of tiles; None if a command that reads them cannot be replaced."""
+    data, tiles = constant.data, _tiles(constant, sources)
     products = [command for buffer in tiles for command in readers[buffer]]
+    rows = {n + _word(command)["scaled"] for command in products if command.unit == Unit.MATRIX}
+    if constant.memory != BufferMemory.DRAM or data is None or not data.size or len(rows) != 1:
+        return None
+    tile = rows.pop()
+    pair = 2 * tile * n
     if (
-        constant.memory != BufferMemory.DRAM
-        or data is None
-        or not data.size
-        or data.size % pair
+        data.size % pair
         or any(sources[buffer] != {constant} or buffer.size % pair for buffer in tiles)
-        or not products
         or not all(_may_widen(command, n) for command in products)
         or not all(
             command.unit == Unit.LOAD
@@ -152,19 +166,27 @@ def _pairs(
         )
     ):
         return None
-    return data.view(np.int8).reshape(-1, 2 * n, n)
+    both = data.reshape(-1, 2, tile, n)
+    factors, others = both[:, 0, n:], both[:, 1, n:]
+    if (factors != others).any():
+        return None
+    return _Pairs(both[:, :, :n].reshape(-1, 2 * n, n).view(np.int8), factors)
 
 
 def _widened(
     constant: CircularBuffer,
     mode: str,
     packed: NDArray[np.uint8],
+    pair: int,
     sources: dict[CircularBuffer, set[CircularBuffer]],
     readers: dict[CircularBuffer, list[Command]],
 ) -> dict[int, Command]:
-    """Return the commands in a mode by the identity of those that they replace."""
+    """Return the commands in a mode by the identity of those that they replace.
+
+    `packed` has the bytes of each tile, as rows of N bytes, which replace `pair` bytes.
+    """
     rows, n = packed.shape[1:]
-    pair, tile = 2 * n * n, rows * n
+    tile = rows * n
     tiles = _tiles(constant, sources)
     buffers = {
         each: replace(each, size=each.size // pair * tile, **values)
@@ -178,9 +200,7 @@ def _widened(
     }
     for command in (command for buffer in tiles for command in readers[buffer]):
         wide = _resized(command, _WEIGHT_DISTANCES, buffers, pair, tile)
-        word = command.fields["word"]
-        assert isinstance(word, int)
-        word = MATRIX_WORD.pack(**MATRIX_WORD.unpack(word) | {mode: 1})
+        word = MATRIX_WORD.pack(**_word(command) | {mode: 1})
         wide.fields.update(word=word, ic_count=_number(command, "ic_count", 1) // 2, a_ic=2 * n, w_ic=tile)
         image = command.fields["a_base"]
         assert isinstance(image, BufferRef)
@@ -202,23 +222,28 @@ def _number(command: Command, name: str, default: int = 0) -> int:
     return value
 
 
+def _word(command: Command) -> dict[str, int]:
+    return MATRIX_WORD.unpack(_number(command, "word", MATRIX_WORD.pack()))
+
+
 def _may_widen(command: Command, n: int) -> bool:
     """Return True if a command is a product of whole tiles, in pairs, with activations at multiples of 2N."""
     image, numbers = command.fields.get("a_base"), command.fields
     if command.unit != Unit.MATRIX or not isinstance(image, BufferRef):
         return False
-    word = MATRIX_WORD.unpack(_number(command, "word", MATRIX_WORD.pack()))
+    word = _word(command)
+    tile = (n + word["scaled"]) * n
     places = [image.offset] + [image.buffer.size] * (image.buffer.depth > 1)
     places += [_number(command, name) for name in _ACTIVATION_LOOPS if name in numbers]
     return (
-        not any(word[name] for name in ("dw", "w_transpose", "w_unsigned", "wide", "scaled", "sparse"))
+        not any(word[name] for name in ("dw", "w_transpose", "w_unsigned", "wide", "sparse"))
         and image.buffer.memory == BufferMemory.SP
         and _number(command, "w_zp") == 0
         and _number(command, "ic_count", 1) % 2 == 0
-        and (_number(command, "a_ic"), _number(command, "w_ic"), _number(command, "w_row")) == (n, n * n, n)
+        and (_number(command, "a_ic"), _number(command, "w_ic"), _number(command, "w_row")) == (n, tile, n)
         and all(_number(command, name) in (0, n) for name in ("k_rows", "k_tail"))
         and not any(place % (2 * n) for place in places)
-        and _in_pairs(command, _WEIGHT_DISTANCES, 2 * n * n)
+        and _in_pairs(command, _WEIGHT_DISTANCES, 2 * tile)
     )
 
 

@@ -484,6 +484,8 @@ _STEP = 50
 def tile_cycles(strides: Sequence[int], config: MlaConfig, more: int = 0) -> int:
     """Return the minimum number of cycles from weight tile to weight tile of a MATRIX command that is not depthwise.
 
+    A row of factors after each tile takes another cycle, which is not included.
+
     Parameters
     ----------
     strides : sequence of int
@@ -521,7 +523,7 @@ def _cycles(command: Command, config: MlaConfig) -> int:
             return get("oc_count", 1) * get("dw_len", 1)
         tiles = prod(get(f"{dim}_count", 1) for dim in ("oc", "ic", "ky", "kx"))
         strides = [get("w_row", 0), *(get(f"w_{dim}", 0) for dim in ("oc", "ic", "ky", "kx"))]
-        least = tile_cycles(strides, config, n // 4 if modes["sparse"] else 0)
+        least = tile_cycles(strides, config, n // 4 if modes["sparse"] else 0) + modes["scaled"]
         return tiles * max(get("x_count", 1) * get("y_count", 1), least)
     if command.unit == Unit.FUSE:
         return _fuse_cycles(command, [get(f"{dim}_count", 1) for dim in FUSE_DIMS], config)

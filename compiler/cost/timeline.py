@@ -183,7 +183,7 @@ class _Simulation:
             if c.sparse or c.x_count * c.y_count < n:
                 weights = ceil(weights * least / (n + indices))
             weights += c.scaled
-            idle = max(least - c.x_count * c.y_count, 0)
+            idle = max(least + c.scaled - c.x_count * c.y_count, 0)
         # The weights of a depthwise stream enter the array after the rows of the previous command.
         start = max(begin + _WEIGHTS + weights, self.rows[1] + (_NEXT_STREAM + weights if c.dw else 0))
         self.free[Unit.MATRIX] = self.rows[1] - 1  # while a command runs, the unit accepts one more

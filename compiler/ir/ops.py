@@ -93,6 +93,7 @@ class QuantizedForm(StrEnum):
     SHARED = "shared"  # operands and result share one quantization
     WEIGHTED = "weighted"  # constant weights are quantized symmetrically, optionally per output channel
     NORM = "norm"  # constant scales remain float32
+    BLOCKS = "blocks"  # weights are integers with a scale for each block, which becomes a factor
 
 
 class BatchRule(StrEnum):
@@ -234,6 +235,14 @@ OPS: dict[str, Spec] = {
         "x times transposed weights, plus bias, over the last dimension",
         quantized=QuantizedForm.WEIGHTED,
         weights_axis=0,
+        batch=BatchRule.DENSE,
+    ),
+    "block_dense": Spec(
+        (3, 4),
+        "x times transposed weights, each times the factor of its output and of its block of inputs, plus bias, over "
+        "the last dimension",
+        {"block": "positive"},
+        quantized=QuantizedForm.BLOCKS,
         batch=BatchRule.DENSE,
     ),
     "matmul": Spec(

@@ -25,6 +25,7 @@ from compiler.layers.matmul import nodes_around
 from compiler.layers.move import concat, reshape
 from compiler.layers.registry import LOWERINGS
 from compiler.reference import Kernels, evaluate
+from compiler.util.scaling import DENSE
 from hw.errors import InputError
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _only_consumer(graph: Graph, node: Node) -> Node | None:
 
 
 #: Products whose epilogue can add other sums.
-_ADDING = ("conv2d", "depthwise_conv2d", "dense")
+_ADDING = ("conv2d", "depthwise_conv2d", *DENSE)
 
 
 def _adds_product(graph: Graph, node: Node, low: Node) -> bool:

@@ -9,6 +9,7 @@ from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.identity import identity
 from compiler.lowering.lower import boundary_conversions, lower
 from compiler.options import HostCosts
+from compiler.util.scaling import DENSE
 from hw.config import MlaConfig
 from hw.errors import InputError, did_you_mean, shown
 
@@ -134,7 +135,7 @@ def work_of(graph: Graph, node: Node) -> tuple[int, int]:
     """Return the elements and the products of a node, which `HostCosts` counts."""
     ins, outs = graph.ins(node), [graph.tensors[name] for name in node.outputs]
     made, products = sum(each.elements for each in outs), 0
-    if node.op in ("conv2d", "dense"):
+    if node.op in ("conv2d", *DENSE):
         products = made * ins[1].elements // ins[1].shape[0]
     elif node.op == "conv_transpose2d":
         products = ins[0].elements * ins[1].elements // ins[1].shape[3]

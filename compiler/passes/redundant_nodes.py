@@ -221,7 +221,9 @@ def _moves_nothing(node: Node, x: Tensor) -> bool | None:
 
 #: Operators that FUSE computes in the same pass as a clip of their result.
 _CLIPPED = frozenset(
-    name for name, spec in OPS.items() if spec.quantized in (QuantizedForm.OWN, QuantizedForm.WEIGHTED)
+    name
+    for name, spec in OPS.items()
+    if spec.quantized in (QuantizedForm.OWN, QuantizedForm.WEIGHTED, QuantizedForm.BLOCKS)
 )
 
 

@@ -12,7 +12,7 @@ from compiler.ir.tensor import Quantization, Tensor
 from compiler.options import AccuracyBudget
 from compiler.passes import simplify
 from compiler.quantize.plan import LAYOUT, WEIGHTED
-from compiler.quantize.ranges import Calibration, Sample, samples_of, with_states
+from compiler.quantize.ranges import MIN_SCALE, Calibration, Sample, samples_of, with_states
 from compiler.quantize.report import LayerBits, OutputErrors, WeightReport
 from compiler.quantize.weights import (
     MAX_BITS,
@@ -21,6 +21,7 @@ from compiler.quantize.weights import (
     as_rows,
     compensated,
     from_rows,
+    quantize_groups,
     refined,
     statistics_of,
     steps_of_rows,
@@ -28,6 +29,7 @@ from compiler.quantize.weights import (
 )
 from compiler.reference import Kernels, evaluate
 from compiler.reference.evaluate import run_node
+from compiler.util.scaling import block_factors
 from hw.errors import InputError
 
 #: Number of samples from which error compensation learns, on which sensitivity is measured, and on which a
@@ -37,6 +39,8 @@ _COMPENSATED_SAMPLES, _MEASURED_SAMPLES, _CHECKED_SAMPLES = 64, 8, 64
 _MAX_KEPT_BYTES = 1 << 30
 #: Probability with which as many new samples as there are calibration samples meet a budget in labels.
 _CONFIDENCE = 0.9
+#: Number of products of a group of weights with a scale of their own, and largest number of bits of such weights.
+GROUP, _GROUPED_BITS = 32, 4
 #: Maximum magnitude of a bias, as in the quantization of float models.
 _MAX_BIAS = 1 << 30
 
@@ -78,10 +82,14 @@ class WeightNarrower:
         Calibration samples of its inputs.
     rounding : Kernels
         Kernels whose rounding is used for evaluation.
+    lanes : int
+        Rows of a tile of weights on a target with scaled sums, on which weights of dense layers with at most four bits
+        have a scale for each group of products and output (`GROUP` products, or the products of a tile of int4
+        weights if these are more) if the number of products is a multiple of those of a tile; 0 for other targets.
     """
 
-    def __init__(self, graph: Graph, samples: Sequence[Sample], rounding: Kernels):
-        self.graph = graph
+    def __init__(self, graph: Graph, samples: Sequence[Sample], rounding: Kernels, lanes: int = 0):
+        self.graph, self.lanes = graph, lanes
         self.rounding: Kernels = rounding
         nodes = [node for node in graph if _suitable(graph, node)]
         kept: dict[str, list[NDArray]] = {node.inputs[0]: [] for node in nodes}
@@ -96,7 +104,7 @@ class WeightNarrower:
                 if left >= 0 or not each:
                     each.append(values[name])
         self.layers = {node.name: self._layer(node, kept[node.inputs[0]]) for node in nodes}
-        self._made: dict[tuple[str, int], dict[str, Tensor]] = {}
+        self._made: dict[tuple[str, int], tuple[Node, dict[str, Tensor]]] = {}
 
     def _layer(self, node: Node, values: Sequence[NDArray]) -> _Layer:
         x, weights, *bias = self.graph.ins(node)
@@ -118,19 +126,65 @@ class WeightNarrower:
             A number of bits is out of range, or weights of a node cannot be changed.
         """
         changed: dict[str, Tensor] = {}
+        nodes: dict[str, Node] = {}
         for name, count in bits.items():
             weight_range(count)
             if name not in self.layers:
                 raise InputError(f"bits: {name!r} is not a product with constant int8 weights of its own")
             if count < MAX_BITS:
-                changed |= self._tensors(name, count)
-        return rebuild(self.graph, self.graph, changed=changed) if changed else self.graph
+                nodes[name], tensors = self._with(name, count)
+                changed |= tensors
+        if not changed:
+            return self.graph
+        return rebuild(self.graph, [nodes.get(node.name, node) for node in self.graph], changed=changed)
 
-    def _tensors(self, name: str, bits: int) -> dict[str, Tensor]:
-        """Return the weights and the bias of a node with fewer bits, by tensor name; the result is cached."""
+    def _with(self, name: str, bits: int) -> tuple[Node, dict[str, Tensor]]:
+        """Return a node with fewer bits, and its weights and bias by tensor name; the result is cached."""
         if (name, bits) not in self._made:
-            self._made[name, bits] = self._rounded(self.layers[name], bits)
+            layer = self.layers[name]
+            self._made[name, bits] = self._in_groups(layer, bits) or (layer.node, self._rounded(layer, bits))
         return self._made[name, bits]
+
+    def _in_groups(self, layer: _Layer, bits: int) -> tuple[Node, dict[str, Tensor]] | None:
+        """Return a node whose weights have a scale for each group; None if they shall have one for each output."""
+        x, old, *bias = self.graph.ins(layer.node)
+        tile = 2 * self.lanes
+        if layer.node.op != "dense" or bits > _GROUPED_BITS or not tile or old.shape[1] % tile:
+            return None
+        assert x.quantization is not None and old.quantization is not None
+        group, x_scale = max(GROUP, tile), x.quantization.scale[0]
+        moments, means = (each[0] for each in layer.statistics) if layer.statistics else (None, None)
+        made = quantize_groups(layer.exact, bits, group=group, moments=moments)
+        real_bias = np.zeros(old.shape[0])
+        if bias:
+            assert bias[0].data is not None
+            before = np.broadcast_to(np.array(old.quantization.scale, np.float64), old.shape[0])
+            real_bias = bias[0].data * (x_scale * before)
+            if means is not None:
+                real_bias = real_bias - (made.dequantized() - layer.exact) @ means
+        least = np.maximum(np.abs(real_bias) / (x_scale * _MAX_BIAS), MIN_SCALE)
+        found = block_factors(made.values, made.scales, group, least)
+        if found is None:
+            return None
+        factors = Tensor(
+            unused_name(f"{old.name}:factors", self.graph.tensors),
+            found.factors.shape,
+            "uint8",
+            None,
+            found.factors,
+        )
+        tensors = {
+            old.name: replace(old, data=found.values, quantization=_per_axis(found.scales, 0)),
+            factors.name: factors,
+        }
+        if bias:
+            product = (np.float32(x_scale) * found.scales).astype(np.float32)
+            whole = np.clip(np.rint(real_bias / product.astype(np.float64)), -_MAX_BIAS, _MAX_BIAS)
+            tensors[bias[0].name] = replace(
+                bias[0], data=whole.astype(bias[0].dtype), quantization=_per_axis(product, 0)
+            )
+        names = (x.name, *tensors)
+        return replace(layer.node, op="block_dense", inputs=names, attributes={"block": group}), tensors
 
     def _rounded(self, layer: _Layer, bits: int) -> dict[str, Tensor]:
         x, old, *bias = self.graph.ins(layer.node)
@@ -281,7 +335,12 @@ def bit_steps(noise: Mapping[str, Sequence[float]], sizes: Mapping[str, int]) ->
 
 
 def fit_bits(
-    graph: Graph, samples: Calibration, budget: AccuracyBudget, *, rounding: Kernels = "reference"
+    graph: Graph,
+    samples: Calibration,
+    budget: AccuracyBudget,
+    *,
+    rounding: Kernels = "reference",
+    lanes: int = 0,
 ) -> tuple[Graph, WeightReport]:
     """Choose the bits of the weights of each layer of a quantized graph, and round the weights to them.
 
@@ -302,6 +361,8 @@ def fit_bits(
         Permitted loss of accuracy, relative to the given graph.
     rounding : Kernels
         Kernels whose rounding is used for evaluation.
+    lanes : int
+        Rows of a tile of weights on a target with scaled sums, or 0, as for `WeightNarrower`.
 
     Returns
     -------
@@ -318,7 +379,7 @@ def fit_bits(
     graph = _with_own_constants(simplify(graph))
     given = with_states(graph, samples_of(graph, samples))
     check = _Check(graph, given, budget, rounding)
-    narrower = WeightNarrower(graph, given, rounding)
+    narrower = WeightNarrower(graph, given, rounding, lanes)
     if not narrower.layers:
         raise InputError(
             f"accuracy_budget: {graph.name!r} has no products of int8 values with constant int8 weights"

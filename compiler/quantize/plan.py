@@ -1,7 +1,7 @@
 """Quantization plan of a float graph: rewrites, nodes to quantize, and tensors that share a quantization."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import islice
 
@@ -11,10 +11,11 @@ from compiler.ir.graph import Graph, Node, rebuild, unused_name
 from compiler.ir.ops import BINARY_OPS, MOVING, OPS, QuantizedForm
 from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from compiler.quantize.report import INFINITE_VALUES
+from compiler.util.scaling import DENSE, block_factors
 from hw.errors import InputError, did_you_mean, shown
 
 #: Operators that mark a model as quantized even if their integers have the identity quantization.
-_PRODUCTS = frozenset(("conv2d", "depthwise_conv2d", "conv_transpose2d", "dense", "matmul"))
+_PRODUCTS = frozenset(("conv2d", "depthwise_conv2d", "conv_transpose2d", "matmul", *DENSE))
 #: Operators that convert between floating-point values and integers.
 _CONVERTING = frozenset(("dequantize", "dynamic_quantize", "dynamic_scale", "dynamic_zero"))
 #: Operators that only change the layout of a tensor.
@@ -111,6 +112,48 @@ def without_hybrids(graph: Graph) -> Graph:
         mixed = node.op not in ("dequantize", "onnx") and not node.bodies and touches_floats(graph, node)
         ins = tuple(dequantized(name) for name in node.inputs) if mixed else node.inputs
         nodes.append(replace(node, inputs=ins))
+    return rebuild(graph, nodes, changed=changed) if changed else graph
+
+
+def keeps_blocks(graph: Graph, node: Node, lanes: int | None) -> bool:
+    """Return True if a dense node with scales for blocks of weights keeps their integers when it is quantized.
+
+    Parameters
+    ----------
+    lanes : int or None
+        Rows of a tile of weights on the target, 0 or None, as for `compiler.quantize.quantize`.
+    """
+    _, values, scales = (graph.tensors[name].data for name in node.inputs[:3])
+    if values is None or scales is None or lanes == 0:
+        return False
+    block = node.attributes["block"]
+    whole = lanes is None or block % lanes == 0 or block >= values.shape[1]
+    return whole and block_factors(values, scales, block) is not None
+
+
+def without_blocks(graph: Graph, remains: Callable[[Node], bool]) -> Graph:
+    """Return a float model in which dense nodes with scales for blocks of weights have float weights instead.
+
+    Parameters
+    ----------
+    graph : Graph
+        The float model.
+    remains : function
+        Returns True for a node that is not changed.
+    """
+    changed: dict[str, Tensor] = {}
+
+    def real(node: Node) -> Node:
+        _, values, scales = graph.ins(node)[:3]
+        if values.dtype != "int8" or values.quantization or values.data is None or scales.data is None:
+            return node
+        name = unused_name(f"{values.name}:real", graph.tensors)
+        wide = np.repeat(scales.data, min(node.attributes["block"], values.shape[1]), 1)[:, : values.shape[1]]
+        data = np.asarray(values.data * wide, np.float32)
+        changed[name] = Tensor(name, values.shape, "float32", data=data)
+        return replace(node, op="dense", inputs=(node.inputs[0], name, *node.inputs[3:]), attributes={})
+
+    nodes = [real(node) if node.op == "block_dense" and not remains(node) else node for node in graph]
     return rebuild(graph, nodes, changed=changed) if changed else graph
 
 
@@ -234,13 +277,13 @@ def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
     if not quantizable(node.op):
         return f"{node.op} has no quantized form"
     ins, out = graph.ins(node), graph.out(node)
-    data = ins[:1] if node.op == "gather" else ins
+    data = ins[:1] if node.op == "gather" else [*ins[:1], *ins[2:]] if node.op == "block_dense" else ins
     for tensor in (*data, out):
         if tensor.dtype != "float32":
             return f"{tensor.name!r} is {tensor.dtype}, not float32"
         if tensor.name in endless or (tensor.data is not None and not np.isfinite(tensor.data).all()):
             return f"{tensor.name!r} {INFINITE_VALUES}, which int8 cannot represent"
-    if (node.op in WEIGHTED or node.op in NORMS) and not all(tensor.constant for tensor in ins[1:]):
+    if node.op in (*WEIGHTED, *NORMS, "block_dense") and not all(tensor.constant for tensor in ins[1:]):
         return "its weights are not constant"
     return None
 
@@ -248,7 +291,7 @@ def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
 #: Name that stands for all nodes.
 ALL = "all"
 #: Products whose results FUSE stores as int16 as well as int8.
-_PRODUCTS_OF_WEIGHTS = ("conv2d", "depthwise_conv2d", "dense")
+_PRODUCTS_OF_WEIGHTS = ("conv2d", "depthwise_conv2d", *DENSE)
 
 
 def int16_nodes(graph: Graph, names: Collection[str], kept: Collection[str]) -> set[str]:
@@ -494,7 +537,7 @@ def _is_global(graph: Graph, node: Node) -> bool:
 
 
 #: Products with constant weights into which later factors and summands are folded.
-_FOLDED_INTO = ("conv2d", "depthwise_conv2d", "dense")
+_FOLDED_INTO = _PRODUCTS_OF_WEIGHTS
 
 
 def folded_scales(graph: Graph, names: Collection[str] = ()) -> Graph:
@@ -530,8 +573,10 @@ def _folded(graph: Graph, node: Node, nodes: dict[str, Node], changed: dict[str,
     y = graph.out(node)
     if len(graph.consumers(x)) != 1 or y.dtype != "float32" or graph.tensors[x].shape != y.shape:
         return None
+    # Factors are folded into the scales of blocks of weights.
+    first = 2 if product.op == "block_dense" else 1
     data = [
-        changed[name].data if name in changed else graph.tensors[name].data for name in product.inputs[1:]
+        changed[name].data if name in changed else graph.tensors[name].data for name in product.inputs[first:]
     ]
     channels = y.shape[-1]
     if any(each is None or each.dtype != np.float32 for each in data) or not np.isfinite(constant).all():
@@ -541,8 +586,7 @@ def _folded(graph: Graph, node: Node, nodes: dict[str, Node], changed: dict[str,
     row = np.broadcast_to(constant.reshape(-1), channels).astype(np.float64)
     weights = np.asarray(data[0], np.float64)
     bias = np.zeros(channels) if len(data) < 2 else np.asarray(data[1], np.float64)
-    axis = OPS[product.op].weights_axis
-    assert axis is not None
+    axis = OPS[product.op].weights_axis or 0
     if node.op == "mul":
         shape = [1] * weights.ndim
         shape[axis] = channels
@@ -550,7 +594,7 @@ def _folded(graph: Graph, node: Node, nodes: dict[str, Node], changed: dict[str,
     else:
         bias = bias + (row if node.op == "add" else -row)
     parts = [weights, bias] if len(data) > 1 or node.op != "mul" else [weights]
-    inputs = [product.inputs[0]]
+    inputs = list(product.inputs[:first])
     for part, values in zip(("weights", "bias"), parts, strict=False):
         name = unused_name(f"{node.name}:{part}", graph.tensors, changed)
         changed[name] = Tensor(name, values.shape, "float32", data=values.astype(np.float32))

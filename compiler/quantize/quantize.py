@@ -21,11 +21,13 @@ from compiler.quantize.plan import (
     accumulated,
     int16_nodes,
     is_float,
+    keeps_blocks,
     kept_float,
     names_in,
     obstacle,
     prepared,
     saturations,
+    without_blocks,
     without_hybrids,
 )
 from compiler.quantize.ranges import (
@@ -161,6 +163,7 @@ def quantize(
     rounding: Kernels = "reference",
     random: bool = False,
     limits: bool = True,
+    lanes: int | None = None,
 ) -> tuple[Graph, QuantizationReport]:
     """Quantize a trained float32 graph to int8.
 
@@ -186,6 +189,10 @@ def quantize(
         True if the samples are random; stored in the report.
     limits : bool
         True to search for the nodes that limit the quality of an output with a low signal-to-noise ratio.
+    lanes : int or None
+        Rows of a tile of weights on the target, of which blocks of weights with a scale of their own must be multiples
+        to keep their integers; the weights of other blocks are quantized like float weights. 0: no blocks keep their
+        integers; None: all do.
 
     Raises
     ------
@@ -198,6 +205,7 @@ def quantize(
     if why is not None:
         raise InputError(f"{graph.name!r} {why}")
     graph = prepared(without_hybrids(graph), {*skip, *int16})
+    graph = without_blocks(graph, lambda node: keeps_blocks(graph, node, lanes))
     given = with_states(graph, samples_of(graph, samples))
     watched = SubgraphRecorder()
     floors = SoftmaxRange(graph)
@@ -229,6 +237,7 @@ def quantize(
             rounding=rounding,
             random=random,
             limits=False,
+            lanes=lanes,
         ),
         is_float,
     )

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from compiler.frontends.builder import GraphBuilder
 from compiler.ir.graph import Graph, Node, unused_name
 from compiler.ir.ops import OPS
-from compiler.ir.tensor import Quantization, Tensor
-from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED, int16_tensors
+from compiler.ir.tensor import IDENTITY, Quantization, Tensor
+from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED, int16_tensors, without_blocks
 from compiler.quantize.ranges import MIN_SCALE, affine_of, power_of_two, stored, symmetric_16
 from compiler.quantize.weights import as_rows, compensated, from_rows, moments_of
+from compiler.util.scaling import block_factors
 
 #: Maximum magnitude of an int32 bias, which leaves half of the range for the sum of products.
 _MAX_BIAS = 1 << 30
@@ -90,9 +91,9 @@ def quantized_weights(
     if bias is None:
         return fixed, None
     product = (np.float32(x_scale) * scale).astype(np.float32)
-    steps = np.rint(bias.astype(np.float64) / product.astype(np.float64))
+    steps = np.clip(np.rint(bias.astype(np.float64) / product.astype(np.float64)), -max_bias, max_bias)
     q = _per_axis(product, 0) if per_channel else Quantization.per_tensor(float(product[0]))
-    return fixed, QuantizedConstant(np.clip(steps, -max_bias, max_bias).astype(bias_type), q)
+    return fixed, QuantizedConstant(steps.astype(bias_type), q)
 
 
 def expected_error(
@@ -198,7 +199,8 @@ class Rewriter:
         int16: Collection[str] = (),
         values: Sequence[Mapping[str, NDArray]] = (),
     ):
-        self.graph, self.kept, self.quantization, self.per_channel = graph, kept, quantization, per_channel
+        self.graph = without_blocks(graph, lambda node: node.name not in int16)
+        self.kept, self.quantization, self.per_channel = kept, quantization, per_channel
         self.means, self.states, self.int16, self.values = means, states, int16, values
         self.wide = int16_tensors(graph, int16, kept) | set(states)
         self.build = GraphBuilder(graph.name)
@@ -259,6 +261,8 @@ class Rewriter:
         first = node.inputs[0]
         if node.op in WEIGHTED:
             return self._weighted(node)
+        if node.op == "block_dense":
+            return self._with_factors(node)
         if node.op in NORMS:
             x = self._as_integers(first, self._type(node))
             return [x, *(self._as_float(name, "") for name in node.inputs[1:])]
@@ -323,6 +327,25 @@ class Rewriter:
             names[1] = f"{node.name}:bias"
         parts = [weights] if fixed is None else [weights, fixed]
         return [x, *(self._constant(n, part) for n, part in zip(names, parts, strict=False))]
+
+    def _with_factors(self, node: Node) -> list[Tensor]:
+        """Return the operands of a product whose weights have scales for blocks, which become factors."""
+        x = self._as_integers(node.inputs[0], "int8")
+        values, scales, *given = (self.graph.tensors[name].data for name in node.inputs[1:])
+        assert values is not None and scales is not None and x.quantization is not None
+        bias, x_scale = given[0] if given else np.zeros(len(values)), x.quantization.scale[0]
+        assert bias is not None
+        least = np.maximum(np.abs(bias.astype(np.float64)) / (x_scale * _MAX_BIAS), MIN_SCALE)
+        found = block_factors(values, scales, node.attributes["block"], least)
+        assert found is not None  # other nodes have become dense nodes
+        product = (np.float32(x_scale) * found.scales).astype(np.float32)
+        steps = np.clip(np.rint(bias / product.astype(np.float64)), -_MAX_BIAS, _MAX_BIAS).astype(np.int32)
+        constants = (
+            QuantizedConstant(found.values, _per_axis(found.scales, 0)),
+            QuantizedConstant(found.factors, IDENTITY),
+            QuantizedConstant(steps, _per_axis(product, 0)),
+        )
+        return [x, *(self._constant(*each) for each in zip(node.inputs[1:], constants, strict=False))]
 
     def _expected_error(
         self, node: Node, weights: QuantizedConstant, exact: NDArray

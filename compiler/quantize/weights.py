@@ -1,14 +1,17 @@
 """Rounding of weights to few bits: scales, error compensation, and scaling by the activations."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Node
+from compiler.ir.graph import Graph, Node, rebuild, unused_name
+from compiler.ir.tensor import Tensor
+from compiler.quantize.ranges import Calibration, samples_of, with_states
+from compiler.reference import evaluate
 from hw.errors import InputError
 
 Real = NDArray[np.float64]
@@ -225,10 +228,14 @@ class GroupWeights:
     bits: int
 
     @property
+    def scales(self) -> Real:
+        """The step of the weights of each group, as (outputs, groups)."""
+        return np.asarray(self.group_scales * self.channel_scales[:, None].astype(np.float64))
+
+    @property
     def steps(self) -> Real:
         """The step of each weight, as (outputs, products)."""
-        wide = np.repeat(self.group_scales.astype(np.float64), self.group, 1)[:, : self.values.shape[1]]
-        return np.asarray(wide * self.channel_scales[:, None].astype(np.float64))
+        return np.repeat(self.scales, self.group, 1)[:, : self.values.shape[1]]
 
     def dequantized(self) -> NDArray[np.float32]:
         """Return the real numbers that the integers represent."""
@@ -297,6 +304,66 @@ def quantize_groups(
         if gradients is not None:
             rounded = refined(exact, rounded, steps, moments, low, high, gradients)
     return GroupWeights(rounded.astype(np.int8), scales, unit, group, bits)
+
+
+def group_weights(
+    graph: Graph,
+    nodes: Collection[str] | None = None,
+    *,
+    bits: int = 4,
+    group: int = 32,
+    samples: Calibration | None = None,
+) -> Graph:
+    """Quantize weights of dense nodes of a float model to integers with a scale for each group of products and output.
+
+    `compile` and `quantize` keep these integers, with a factor for each group, if the target has scaled sums.
+
+    Parameters
+    ----------
+    graph : Graph
+        A float model.
+    nodes : collection of str or None
+        Names of dense nodes; None: all dense nodes with constant weights whose number of products is a multiple of
+        `group`.
+    bits, group : int
+        As in `quantize_groups`.
+    samples : Calibration or None
+        Samples of the inputs, on which later weights compensate the errors of earlier ones; None: each weight is
+        rounded to the nearest step.
+
+    Raises
+    ------
+    InputError
+        `bits` or `group` is out of range, a name is not that of a dense node with constant float weights, or the
+        samples do not match the inputs.
+    """
+    chosen = [
+        node
+        for node in graph
+        if node.op == "dense"
+        and all(tensor.data is not None and tensor.dtype == "float32" for tensor in graph.ins(node)[1:])
+        and (graph.ins(node)[1].shape[1] % max(group, 1) == 0 if nodes is None else node.name in nodes)
+    ]
+    for name in {*(nodes or ())} - {node.name for node in chosen}:
+        raise InputError(f"nodes: {name!r} is not a dense node with constant float weights")
+    given = samples_of(graph, samples) if samples is not None else []
+    values = [evaluate(graph, sample, keep=True) for sample in with_states(graph, given)]
+    changed: dict[str, Tensor] = {}
+    made: dict[str, Node] = {}
+    for node in chosen:
+        exact = graph.ins(node)[1]
+        assert exact.data is not None
+        moments = moments_of(node, exact.data, [each[node.inputs[0]] for each in values])
+        found = quantize_groups(
+            exact.data, bits, group=group, moments=None if moments is None else moments[0]
+        )
+        parts = {"integers": found.values, "scales": found.scales.astype(np.float32)}
+        names = [unused_name(f"{node.name}:{part}", graph.tensors) for part in parts]
+        for name, data in zip(names, parts.values(), strict=True):
+            changed[name] = Tensor(name, data.shape, data.dtype.name, data=data)
+        inputs = (node.inputs[0], *names, *node.inputs[2:])
+        made[node.name] = replace(node, op="block_dense", inputs=inputs, attributes={"block": group})
+    return rebuild(graph, [made.get(node.name, node) for node in graph], changed=changed)
 
 
 def _check_moments(name: str, moments: Real | None, size: int) -> None:

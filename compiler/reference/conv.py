@@ -16,7 +16,7 @@ from compiler.reference.fixed_point import (
 )
 from compiler.reference.node_invocation import Array, NodeInvocation, Operator
 from compiler.reference.reduce import padded, tap, window_outputs
-from compiler.util.scaling import double_ratio
+from compiler.util.scaling import DENSE, double_ratio
 
 
 def _product_operands(call: NodeInvocation) -> tuple[Array, ...]:
@@ -62,7 +62,7 @@ def _requantized(call: NodeInvocation, sums: Int64) -> Int64:
     if call.tensors[0].dtype == "int16":
         bias = call.tensors[2].dtype if len(call.values) > 2 else None
         return KERNELS_16[kernel_16(call.node.op, bias, call.kernels)](sums, ratio)
-    return multiplied_away(sums, ratio) if call.node.op == "dense" else multiplied(sums, ratio)
+    return multiplied_away(sums, ratio) if call.node.op in DENSE else multiplied(sums, ratio)
 
 
 def conv2d(call: NodeInvocation) -> Array:
@@ -123,6 +123,13 @@ def dense(call: NodeInvocation) -> Array:
     return _with_bias(call, x @ weights.T, tuple(bias))
 
 
+def block_dense(call: NodeInvocation) -> Array:
+    """Multiply x by the transpose of the weights, times the factors (outputs, blocks) of blocks of inputs."""
+    x, weights, factors, *bias = _product_operands(call)
+    wide = np.repeat(factors, min(call["block"], weights.shape[1]), 1)[:, : weights.shape[1]]
+    return _with_bias(call, x @ (weights * wide).T, tuple(bias))
+
+
 def matmul(call: NodeInvocation) -> Array:
     """Compute the product of two stacks of matrices, whose leading dimensions are broadcast."""
     left, right = _product_operands(call)
@@ -134,5 +141,6 @@ CONV: dict[str, Operator] = {
     "depthwise_conv2d": depthwise_conv2d,
     "conv_transpose2d": conv_transpose2d,
     "dense": dense,
+    "block_dense": block_dense,
     "matmul": matmul,
 }

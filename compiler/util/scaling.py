@@ -2,9 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+#: Operators whose sums LiteRT's kernel for dense layers requantizes.
+DENSE = ("dense", "block_dense")
 
 
 @dataclass(frozen=True)
@@ -13,6 +17,88 @@ class Affine:
 
     scale: float
     zero_point: int = 0
+
+
+#: Largest factor of a block of weights, an unsigned 8-bit integer, and the least largest factor of an output.
+_MAX_FACTOR, _LEAST_MAX_FACTOR = 255, 32
+#: Maximum magnitude of a sum of products with factors, which leaves half of the range for the bias.
+_MAX_PRODUCTS = 1 << 30
+#: Least scale of an output, the smallest normal float32 number.
+_LEAST_SCALE = float(np.finfo(np.float32).tiny)
+#: Range of the differences between 8-bit activations and their zero point.
+_RANGE = 255
+
+
+class BlockFactors(NamedTuple):
+    """Weights as integers, with an integer factor for each block of inputs and a scale for each output.
+
+    Parameters
+    ----------
+    values : (outputs, inputs) int8 array
+        Integers of the weights.
+    factors : (outputs, blocks) uint8 array
+        Factors of the blocks, 1..255.
+    scales : (outputs,) float32 array
+        Positive scale of each output; a weight is value * factor * scale.
+    """
+
+    values: NDArray[np.int8]
+    factors: NDArray[np.uint8]
+    scales: NDArray[np.float32]
+
+
+def block_factors(
+    values: NDArray, scales: NDArray, block: int, least: ArrayLike = _LEAST_SCALE
+) -> BlockFactors | None:
+    """Round the scales of blocks of weights to integer factors of a scale for each output.
+
+    The largest factor of an output is 255, or the largest one with which its sums of products with 8-bit activations,
+    for any zero point, do not exceed 2**30. The scale of an output is its largest scale divided by this factor, and the
+    other factors are rounded to the nearest integer, at least 1. Weights of blocks with a negative scale are negated.
+
+    Parameters
+    ----------
+    values : (outputs, inputs) integer array
+        Weights minus zero points, in units of the scales.
+    scales : (outputs, blocks) float array
+        Scale of each block.
+    block : int
+        Inputs of a block.
+    least : float or (outputs,) array
+        Lower limit of the scales of outputs.
+
+    Returns
+    -------
+    BlockFactors or None
+        None if an integer does not fit int8, a scale is not finite, or the largest factor of an output would be less
+        than 32.
+    """
+    inputs = values.shape[1]
+    size = min(block, inputs)
+
+    def along(each: NDArray) -> NDArray:
+        return np.repeat(each, size, 1)[:, :inputs]
+
+    if not np.isfinite(scales).all():
+        return None
+    whole = values.astype(np.int64) * along(np.sign(scales).astype(np.int64))
+    if not whole.size or whole.min() < -128 or whole.max() > 127:
+        return None
+    positive = np.abs(scales).astype(np.float64)
+    largest = positive.max(1)
+    largest = np.where(largest > 0, largest, 1.0)
+    limit = np.full(len(largest), _MAX_FACTOR)
+    starts = np.arange(0, inputs, size)
+    sums = [np.add.reduceat(np.maximum(each, 0), starts, 1) for each in (whole, -whole)]
+    while limit.min() >= _LEAST_MAX_FACTOR:
+        units = np.maximum(largest / limit, least).astype(np.float32)
+        factors = np.clip(np.rint(positive / units[:, None].astype(np.float64)), 1, limit[:, None])
+        reached = np.maximum(*((each * factors).sum(1) for each in sums)) * _RANGE
+        if (reached <= _MAX_PRODUCTS).all():
+            return BlockFactors(whole.astype(np.int8), factors.astype(np.uint8), units)
+        smaller = np.floor(limit * (_MAX_PRODUCTS / np.maximum(reached, 1))).astype(np.int64)
+        limit = np.where(reached > _MAX_PRODUCTS, np.minimum(smaller, limit - 1), limit)
+    return None
 
 
 def quantize_multiplier(scale: float) -> tuple[int, int]:
@@ -62,7 +148,7 @@ def double_ratio(op: str, dtype: str, a: ArrayLike, b: ArrayLike, y: float) -> N
 
     For uint8 (except dense layers) and for products of two activations, a * b is rounded to float32.
     """
-    single = op == "matmul" or (dtype == "uint8" and op != "dense")
+    single = op == "matmul" or (dtype == "uint8" and op not in DENSE)
     kind = np.float32 if single else np.float64
     scales = np.asarray(a, np.float32).astype(kind) * np.asarray(b, np.float32).astype(kind)
     return scales.astype(np.float64) / np.float64(np.float32(y))

@@ -41,7 +41,8 @@ STABLE = {
     "BSource": "NONE ACC SP",
     "Compare": "ALWAYS EQ NE LT GE LTU GEU",
     "ConvLayer": (
-        "name nodes ops x y shapes macs batch weights drain strides pads dilations groups x_zp w_zp outputs_per_group"
+        "name nodes ops x y shapes macs batch weights drain strides pads dilations groups x_zp w_zp outputs_per_group "
+        "factors"
     ),
     "ConvTransposeLayer": "name nodes ops x y shapes macs batch phases strides merged blocks",
     "Copy": "source walk rescale fill",

@@ -117,7 +117,16 @@ def accumulate(mem: dict, n: int, c: CommandFields, r: int, psum: list[int], fir
 def matrix(mem: dict, n: int, c: CommandFields) -> dict[str, int]:
     """Execute a MATRIX command and return its counters."""
     count: dict[str, int] = dict.fromkeys(
-        ("macs_issued", "macs_useful", "matrix_rows", "matrix_tiles", "matrix_zeros", "sparse_rows", "acc_writes"), 0
+        (
+            "macs_issued",
+            "macs_useful",
+            "matrix_rows",
+            "matrix_tiles",
+            "matrix_zeros",
+            "sparse_rows",
+            "acc_writes",
+        ),
+        0,
     )
     sp = mem["sp"]
     k_rows, n_cols = c.k_rows or n, c.n_cols or n

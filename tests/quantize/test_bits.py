@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 
 import compiler
-from compiler.ir.graph import Graph, rebuild
-from compiler.ir.tensor import Quantization
+from compiler.ir.graph import Graph, Node, rebuild
+from compiler.ir.tensor import Quantization, Tensor
 from compiler.options import AccuracyBudget
 from compiler.quantize import QuantizationReport, WeightNarrower, fit_bits, quantize
 from compiler.quantize.bits import bit_steps
 from compiler.quantize.report import OutputErrors, summary
 from compiler.quantize.weights import weight_range
 from compiler.reference import evaluate
+from compiler.runtime.session import Session, dram_bytes
+from cosim.golden import GoldenDevice
 from hw.errors import InputError
 from scripts.networks.digits import MODEL, Digits, load_digits_split
 from tests.support.float_graphs import BLOCK, IMAGE, WITHIN, graph_of, numbers
@@ -111,6 +113,7 @@ def test_budget_in_decibels_holds_on_the_machine_and_smaller_ones_save_more(floa
             SAMPLES[:6],
             AccuracyBudget(sqnr_db=budget),
             rounding="reference",
+            lanes=4,
         )
         assert found == report
         for sample in SAMPLES[6:8]:
@@ -120,6 +123,58 @@ def test_budget_in_decibels_holds_on_the_machine_and_smaller_ones_save_more(floa
     assert f"weights have {means[1]:.2f} bits on average" in "\n".join(
         summary(network.quantization.document())
     )
+
+
+def perceptron(rng: np.random.Generator) -> Graph:
+    """Return a float model of two dense layers whose inputs have different magnitudes."""
+    graph = Graph("perceptron")
+    x = graph.add_input(Tensor("x", (4, 96), "float32"))
+    for name, outputs, biased in (("first", 64, True), ("second", 24, False)):
+        w = rng.normal(size=(outputs, x.shape[1])) * rng.lognormal(0, 1.5, (1, x.shape[1]))
+        arrays = [w, rng.normal(size=outputs)][: 1 + biased]
+        parts = [
+            graph.add_tensor(Tensor(f"{name}.{i}", each.shape, "float32", data=each.astype(np.float32)))
+            for i, each in enumerate(arrays)
+        ]
+        y = graph.add_tensor(Tensor(f"{name}.y", (4, outputs), "float32"))
+        graph.add_node(Node(name, "dense", (x.name, *(each.name for each in parts)), (y.name,), {}))
+        x = y
+    return graph.finish([x.name])
+
+
+def test_int4_weights_of_dense_layers_have_groups_on_targets_with_factors(rng) -> None:
+    floats, samples = perceptron(rng), {"x": rng.normal(size=(24, 4, 96)).astype(np.float32)}
+    graph, _ = quantize(floats, samples)
+    inputs = [{"x": each} for each in samples["x"]]
+    plain, grouped = (WeightNarrower(graph, inputs, "reference", lanes) for lanes in (0, 8))
+    for bits, ops in ((3, ["block_dense"] * 2), (4, ["block_dense"] * 2), (5, ["dense"] * 2)):
+        made = grouped.narrowed({"first": bits, "second": bits})
+        assert [node.op for node in made if node.op in ("dense", "block_dense")] == ops
+        low, high = weight_range(bits)
+        for node in made:
+            if node.op == "block_dense":
+                _, weights, factors, *_ = made.ins(node)
+                assert weights.data is not None
+                assert low <= weights.data.min() and weights.data.max() <= high
+                assert factors.shape == (weights.shape[0], weights.shape[1] // 32)
+        for name in ("first", "second"):
+            ratio = grouped.noise(name, bits) / plain.noise(name, bits)
+            assert ratio < 0.9 if bits <= 4 else ratio == 1
+
+
+def test_budgets_use_groups_that_run_exactly_as_computed(rng) -> None:
+    floats, samples = perceptron(rng), {"x": rng.normal(size=(12, 4, 96)).astype(np.float32)}
+    budget = AccuracyBudget(sqnr_db=15)
+    graph, _ = quantize(floats, samples)
+    made, _ = fit_bits(graph, samples, budget, lanes=8)
+    network = compiler.compile(floats, "n8", calibration=samples, accuracy_budget=budget)
+    ops = {op for stage in network.stages for info in stage.infos for op in info.ops}
+    assert "block_dense" in ops
+    inputs = {"x": samples["x"][0]}
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        found = Session(device, network).run(inputs)
+    (name,) = found
+    assert np.array_equal(found[name], evaluate(made, inputs)[name])
 
 
 def test_a_budget_that_no_noise_meets_leaves_the_outputs_unchanged(quantized) -> None:

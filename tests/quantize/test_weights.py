@@ -1,9 +1,14 @@
 """Tests of the rounding of weights: error compensation, scales of groups, and scaling by the activations."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from compiler.quantize import quantize_groups
+from compiler.api import compile
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Tensor
+from compiler.quantize import group_weights, quantize, quantize_groups
 from compiler.quantize.weights import (
     WeightReader,
     activation_scales,
@@ -13,6 +18,11 @@ from compiler.quantize.weights import (
     steps_of_rows,
     weight_range,
 )
+from compiler.reference import evaluate
+from compiler.runtime.session import Session, dram_bytes
+from compiler.util.scaling import block_factors
+from cosim.golden import GoldenDevice
+from hw.config import load_target
 from hw.errors import InputError
 
 
@@ -119,6 +129,90 @@ def test_compensated_groups_reduce_the_error_of_the_outputs() -> None:
     plain, made = quantize_groups(w), quantize_groups(w, moments=moments(x))
     errors = [np.square(x @ (each.dequantized() - w).T).sum() for each in (plain, made)]
     assert errors[1] < 0.5 * errors[0]
+
+
+def test_factors_of_groups_are_exact() -> None:
+    made = quantize_groups(weights(40, 192))
+    found = block_factors(made.values, made.scales, 32)
+    assert found is not None and np.array_equal(found.values, made.values)
+    assert np.array_equal(found.factors, made.group_scales)
+    np.testing.assert_allclose(found.scales, made.channel_scales, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_factors_are_the_nearest_with_which_sums_fit(bits, rng) -> None:
+    """Scales of any sign and size, blocks that do not divide the inputs."""
+    for _ in range(20):
+        outputs, inputs, block = (int(each) for each in rng.integers((1, 1, 1), (20, 4000, 400)))
+        low, high = weight_range(bits)
+        values = rng.integers(low, high + 1, (outputs, inputs))
+        shape = outputs, -(-inputs // block)
+        scales = rng.normal(size=shape) * rng.lognormal(0, 2, shape) * rng.integers(0, 5, shape)
+        found = block_factors(values, scales, block)
+        wide = np.repeat(np.abs(scales), block, 1)[:, :inputs]
+        signs = np.repeat(np.sign(scales), block, 1)[:, :inputs].astype(int)
+        if found is None:
+            assert bits == 8 or -low > 127
+            continue
+        assert np.array_equal(found.values, values * signs)
+        assert found.factors.min() >= 1
+        factors = np.repeat(found.factors.astype(np.int64), block, 1)[:, :inputs]
+        for each in (found.values, -found.values):
+            assert (np.maximum(each, 0).astype(np.int64) * factors).sum(1).max() * 255 <= 1 << 30
+        units = found.scales[:, None].astype(np.float64)
+        errors = np.abs(factors * units - wide)
+        # Scales of less than half a unit have the factor 1.
+        assert (errors <= np.maximum(0.5001 * units, units - wide)).all()
+        whole = np.abs(scales).max(1)
+        assert np.allclose(
+            found.factors.max(1) * found.scales, np.where(whole > 0, whole, found.scales), rtol=1e-6
+        )
+
+
+def test_factors_of_large_sums_are_smaller_or_impossible() -> None:
+    scales = np.linspace(0.5, 1, 64)[None]
+    for high, least in ((7, 255), (40, 68), (100, None)):
+        found = block_factors(np.full((1, 64 * 32), high), scales, 32)
+        assert (None if found is None else int(found.factors.max())) == least
+
+
+def test_grouped_weights_run_with_factors_and_lose_little(rng) -> None:
+    """A float model whose weights become groups of int4: exact on the machine, for targets with and without factors."""
+    graph = Graph("products")
+    x = graph.add_input(Tensor("x", (4, 96), "float32"))
+    for name, outputs in (("first", 64), ("second", 24)):
+        w = (rng.normal(size=(outputs, x.shape[1])) * rng.lognormal(0, 1, (1, x.shape[1]))).astype(np.float32)
+        b = rng.normal(size=outputs).astype(np.float32)
+        parts = [
+            graph.add_tensor(Tensor(f"{name}.{i}", each.shape, "float32", data=each))
+            for i, each in enumerate((w, b))
+        ]
+        y = graph.add_tensor(Tensor(f"{name}.y", (4, outputs), "float32"))
+        graph.add_node(Node(name, "dense", (x.name, *(each.name for each in parts)), (y.name,), {}))
+        x = y
+    graph = graph.finish([x.name])
+    samples = {"x": rng.normal(size=(16, 4, 96)).astype(np.float32)}
+    inputs = {"x": samples["x"][0]}
+    exact = evaluate(graph, inputs)[x.name]
+    nearest, made = group_weights(graph), group_weights(graph, samples=samples)
+    assert [node.op for node in made] == ["block_dense", "block_dense"]
+
+    def noise(found) -> float:
+        return float(np.square(evaluate(found, inputs)[x.name] - exact).sum())
+
+    assert noise(made) < noise(nearest)
+    for target, op in (("n8", "block_dense"), (replace(load_target("n8"), wide=0), "dense")):
+        network = compile(made, target, calibration=samples)
+        layers = [each for stage in network.stages for each in stage.infos]
+        assert [each.ops for each in layers] == [(op,), (op,)]
+        lanes = 8 if op == "block_dense" else 0
+        with GoldenDevice(network.config, dram_bytes(network)) as device:
+            found = Session(device, network).run(inputs)[x.name]
+        assert np.array_equal(found, evaluate(quantize(made, samples, lanes=lanes)[0], inputs)[x.name])
+        assert np.square(found - exact).sum() < 0.02 * np.square(exact).sum()
+    assert [node.op for node in group_weights(graph, ["second"], group=48)] == ["dense", "block_dense"]
+    with pytest.raises(InputError, match="'third' is not a dense node"):
+        group_weights(graph, ["third"])
 
 
 def test_activation_scales_give_elements_that_matter_finer_steps() -> None:

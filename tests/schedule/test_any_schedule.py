@@ -15,7 +15,9 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session, dram_bytes
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from cosim.golden import GoldenDevice
+from hw.config import load_target
 from hw.errors import InputError
+from tests.codegen.test_scaled_products import computed, product
 from tests.support.graphs import Draft
 from tests.support.trained_networks import model, random_inputs
 
@@ -80,6 +82,27 @@ def test_random_schedules_change_no_output(name: str, target: str) -> None:
                 f"seed {seed}: {output}\n{schedule.to_json()}"
             )
     assert ran >= ROUNDS // 4
+
+
+@pytest.mark.parametrize("target", ["n4", "n16"])
+def test_random_schedules_of_products_with_factors(target: str, rng: np.random.Generator) -> None:
+    """Any cut of the reduction, also of pairs of tiles that wide mode joins."""
+    draft, n = Draft(rng), load_target(target).n
+    x = draft.input((int(rng.integers(1, 70)), 10 * n))
+    hidden = product(draft, x, 8 * n, 2 * n)
+    graph = draft.graph.finish([product(draft, hidden, 3 * n + 1, 4 * n).name])
+    first, inputs = compile(graph, target), draft.random_inputs()
+    wanted, ran = computed(graph, inputs), 0
+    for seed in range(ROUNDS):
+        schedule = perturbed(first.schedule, random.Random(seed))
+        try:
+            network = compile(graph, target, schedule=schedule)
+        except InputError:
+            continue  # does not fit
+        ran += 1
+        found = outputs(network, inputs)
+        assert all(np.array_equal(found[name], each) for name, each in wanted.items()), f"seed {seed}"
+    assert ran >= ROUNDS // 2
 
 
 def one_scale(weights: tuple[int, ...], axis: int, terms: int) -> OneLayer:

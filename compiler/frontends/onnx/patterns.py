@@ -660,10 +660,19 @@ def _batch_norm(view: DefUse, node: FileNode) -> FileNode | None:
 
 
 def _linear(view: DefUse, node: FileNode) -> FileNode | None:
-    """Fuse a MatMul with constant weights, and an added constant row, into a `:linear` node."""
+    """Fuse a MatMul with constant weights, and an added constant row, into a `:linear` node.
+
+    The row becomes the bias of a MatMulNBits.
+    """
     if node.op != "Add" or len(node.inputs) != 2:
         return None
     for name, other in (node.inputs, node.inputs[::-1]):
+        of_blocks = view.made_by(name, "MatMulNBits")
+        if of_blocks is not None and view.only_user(name) is node and not any(of_blocks.inputs[5:]):
+            if _shape_of(view, other) == (of_blocks.int("N", 0),):
+                inputs = (*(*of_blocks.inputs, "", "", "")[:5], other)
+                return replace(of_blocks, inputs=inputs, outputs=node.outputs)
+            continue
         product = view.made_by(name, "MatMul")
         if product is None or view.only_user(name) is not node or len(product.inputs) != 2:
             continue

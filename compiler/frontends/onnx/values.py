@@ -45,6 +45,38 @@ FLOAT = ValueType("float32")
 
 
 @dataclass(frozen=True, eq=False)
+class BlockWeights:
+    """Integers with a scale for each block of elements along one dimension, of which the reals of a constant consist.
+
+    Parameters
+    ----------
+    values : int32 array
+        Integers minus zero points, in the shape of the constant.
+    scales : float32 array
+        Scale of each block.
+    size, axis : int
+        Elements of a block, and the dimension along which they are adjacent.
+    """
+
+    values: NDArray[np.int32]
+    scales: NDArray[np.float32]
+    size: int
+    axis: int
+
+    def transposed(self, perm: Order) -> "BlockWeights":
+        """Return the integers with their dimensions permuted."""
+        return BlockWeights(
+            self.values.transpose(perm), self.scales.transpose(perm), self.size, perm.index(self.axis)
+        )
+
+    def real(self) -> NDArray[np.float32]:
+        """Return the real numbers."""
+        size = min(self.size, self.values.shape[self.axis])
+        wide = np.repeat(self.scales, size, self.axis).take(range(self.values.shape[self.axis]), self.axis)
+        return np.asarray(self.values * wide, np.float32)
+
+
+@dataclass(frozen=True, eq=False)
 class ConstantValue:
     """A constant value.
 
@@ -58,12 +90,15 @@ class ConstantValue:
         Quantization of `data` if the value is floating-point in the file.
     narrow : bool
         True if the type in the file has fewer bits than the type of `data`.
+    blocks : BlockWeights or None
+        Integers and scales of which `data` is made, if it is a matrix whose file has scales for blocks.
     """
 
     name: str
     data: NDArray
     quantization: Quantization | None = None
     narrow: bool = False
+    blocks: BlockWeights | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -96,7 +131,8 @@ class ConstantValue:
         q = self.quantization
         if q is not None and q.axis is not None:
             q = Quantization(q.scale, q.zero_point, perm.index(q.axis))
-        return ConstantValue(name or self.name, self.data.transpose(perm), q)
+        blocks = None if self.blocks is None else self.blocks.transposed(perm)
+        return ConstantValue(name or self.name, self.data.transpose(perm), q, blocks=blocks)
 
     def reshaped(self, shape: tuple[int, ...], name: str | None = None) -> "ConstantValue":
         """Return the value reshaped; it is dequantized if no dimension of the new shape matches the scales."""

@@ -29,7 +29,7 @@ from compiler.layers.conv.input_layout import (
     strip_depth,
     strips_of,
 )
-from compiler.layers.conv.layer import ConvLayer, lower_dense
+from compiler.layers.conv.layer import ConvLayer, lower_block_dense, lower_dense
 from compiler.layers.conv.tile_model import conv_tile_model
 from compiler.layers.conv.tiles import (
     ConvCut,
@@ -43,7 +43,7 @@ from compiler.layers.conv.tiles import (
 from compiler.layers.conv.tilings import conv_tilings
 from compiler.layers.depthwise import lower_convolution
 from compiler.layers.epilogue import Epilogue, parameters
-from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
+from compiler.layers.layer_kind import BYTES, CONVOLUTION, INTEGERS, ElementTypes, LayerKind, Lowering
 from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
 from hw.isa.commands import MATRIX_WORD
@@ -63,6 +63,21 @@ def pack_weights(config: MlaConfig, weights: NDArray, block_channels: int | None
     wide = np.zeros((blocks, n, *inner), np.uint8)
     wide[:, :size] = padded.reshape(blocks, size, *inner)
     return np.ascontiguousarray(wide.transpose(0, 2, 3, 4, 1))
+
+
+def with_factors(
+    config: MlaConfig, packed: NDArray[np.uint8], factors: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    """Return packed weights of a product with a row of N factors after each tile.
+
+    `factors` has the shape (out_c, tiles).
+    """
+    n, tiles = config.n, factors.shape[1]
+    wide = np.zeros((ceil_div(len(factors), n) * n, tiles), np.uint8)
+    wide[: len(factors)] = factors
+    blocks = packed.reshape(len(wide) // n, -1, n)
+    ends = np.minimum(np.arange(1, tiles + 1) * n, blocks.shape[1])
+    return np.insert(blocks, ends, wide.reshape(-1, n, tiles).transpose(0, 2, 1), axis=1).reshape(-1)
 
 
 class ConvSteps:
@@ -123,8 +138,12 @@ class ConvSteps:
         name = layer.name if layer.groups == 1 or self.grouped else f"{layer.name}.{self.group}"
         part = slice(self.group * self.out_c, (self.group + 1) * self.out_c)
         drain, packed = layer.drain.part(part), self._packed(self.weights[part])
+        if layer.factors is not None:
+            packed = with_factors(self.config, packed, layer.factors)
         taps = self.kernel_h * self.weights.shape[2]
-        self.w_block = taps * self.in_c * n
+        self.w_block = taps * layer.stored_rows(self.in_c, n) * n
+        #: Bytes from tile to tile of the weights of a block.
+        self.w_tile = layer.stored_rows(n, n) * n
         #: Bytes of the weights of each block of the channels beyond whole blocks.
         self.w_shared = [self.w_block]
         if self.shared.rows > 1:
@@ -134,7 +153,7 @@ class ConvSteps:
             packed = np.concatenate([packed[: (self.blocks - 1) * self.w_block], *map(self._packed, last)])
         self.w_dram = self.context.constant(f"{name}.weights", packed)
         k_pieces = ceil_div(self.k_blocks, self.k_size)
-        self.w_part = self.w_block if k_pieces == 1 else taps * self.k_size * n * n
+        self.w_part = self.w_block if k_pieces == 1 else taps * self.k_size * self.w_tile
         tiles = ceil_div(self.blocks, self.columns) * k_pieces
         size = self.columns * self.w_part + sum(self.w_shared) - self.w_block + self._weight_padding()
         w_buffer = CircularBuffer(BufferMemory.SP, f"{name}.w", size, min(schedule.w_buffers, tiles))
@@ -217,16 +236,16 @@ class ConvSteps:
                 )
             ]
         taps = self.kernel_h * self.kernel_w
-        length = min(self.k_size * n, self.in_c - k * n) * n
+        length = self.layer.stored_rows(min(self.k_size * n, self.in_c - k * n), n) * n
         return [
             self.context.command(
                 Unit.LOAD,
-                dram=BufferRef(self.w_dram, 0, block * self.w_block + k * n * n),
+                dram=BufferRef(self.w_dram, 0, block * self.w_block + k * self.w_tile),
                 dst=address,
                 len=length,
                 y_count=taps,
-                dram_y=self.in_c * n,
-                dst_y=self.k_size * n * n,
+                dram_y=self.w_block // taps,
+                dst_y=self.k_size * self.w_tile,
                 z_count=count,
                 dram_z=self.w_block,
                 dst_z=self.w_part,
@@ -347,6 +366,7 @@ class ConvSteps:
                 accumulate=int(k > 0),
                 a_unsigned=int(layer.shapes[layer.x].dtype == Dtype.U8),
                 w_unsigned=int(layer.weights.dtype == np.uint8),
+                scaled=int(layer.factors is not None),
             ),
             "a_zp": layer.x_zp,
             "w_zp": layer.w_zp,
@@ -361,7 +381,7 @@ class ConvSteps:
             "a_ic": n,
             "a_oc": self.in_c if self.grouped else 0,
             "w_row": n,
-            "w_ic": n * n,
+            "w_ic": self.w_tile,
             "w_oc": self.w_part,
             "acc_x": 1,
             "acc_oc": acc_oc,
@@ -480,6 +500,12 @@ KIND = LayerKind(
             lower_convolution, CONVOLUTION, strided_input=True, strided_output=True, epilogue=True
         ),
         "dense": Lowering(lower_dense, CONVOLUTION, strided_output=True, epilogue=True),
+        "block_dense": Lowering(
+            lower_block_dense,
+            ElementTypes((BYTES, BYTES, ("uint8",), ("int32",)), INTEGERS),
+            strided_output=True,
+            epilogue=True,
+        ),
     },
     tilings=conv_tilings,
     tile_model=conv_tile_model,

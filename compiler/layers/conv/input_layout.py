@@ -129,8 +129,8 @@ def shared_rows(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> S
     """Return how the outputs beyond whole blocks of N are computed.
 
     The number of rows is that with the fewest cycles of the array or of FUSE, whichever takes more, and of the loads of
-    the weights. Results of more than one byte, and sums that are added to those of another product, are computed row by
-    row.
+    the weights. Results of more than one byte, sums that are added to those of another product, and products with
+    factors are computed row by row.
 
     Parameters
     ----------
@@ -142,6 +142,7 @@ def shared_rows(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> S
     alone = SharedRows(1, rest or n, n)
     if (
         layer.groups > 1
+        or layer.factors is not None
         or layer.dilations[0] > 1
         or not rest
         or layer.drain.dtype not in (Dtype.I8, Dtype.U8)
@@ -284,7 +285,11 @@ def can_pack_pixels(layer: ConvLayer, pixels: int) -> bool:
     """Return True if `pixels` adjacent output pixels can be computed as one."""
     y = layer.shapes[layer.y]
     return (
-        layer.groups == 1 and layer.dilations[1] == 1 and layer.drain.residual is None and y.w % pixels == 0
+        layer.groups == 1
+        and layer.factors is None
+        and layer.dilations[1] == 1
+        and layer.drain.residual is None
+        and y.w % pixels == 0
     )
 
 

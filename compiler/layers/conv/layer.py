@@ -29,7 +29,8 @@ from hw.isa.enums import Rounding
     "x_zp",
     "w_zp",
     "outputs_per_group",
-    added=("outputs_per_group",),
+    "factors",
+    added=("outputs_per_group", "factors"),
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConvLayer(Layer):
@@ -52,6 +53,9 @@ class ConvLayer(Layer):
     outputs_per_group : int
         Number of output channels of each group except the last, which may have fewer, and whose inputs may then extend
         beyond the channels of the input, with weights equal to the zero point; 0 if all groups are equal.
+    factors : (out_c, tiles) uint8 array or None
+        Factors of the sums of each output, one for every N inputs; None: the sums are not multiplied. Only products
+        have factors.
     """
 
     weights: NDArray
@@ -63,6 +67,7 @@ class ConvLayer(Layer):
     x_zp: int = 0
     w_zp: int = 0
     outputs_per_group: int = 0
+    factors: NDArray[np.uint8] | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -89,6 +94,10 @@ class ConvLayer(Layer):
     @cached_property
     def _is_sparse(self) -> bool:
         return is_sparse(self.weights)
+
+    def stored_rows(self, inputs: int, n: int) -> int:
+        """Return the rows of a block's weights for some inputs in memory; each tile has a row of factors, if any."""
+        return inputs + (0 if self.factors is None else ceil_div(inputs, n))
 
     def groups_are_blocks(self, n: int) -> bool:
         """Return True if the outputs of each of several groups fit one block of `n` channels.
@@ -194,4 +203,54 @@ def lower_dense(low: LoweringContext) -> Layer:
         drain=drain,
         x_zp=affine(low.x).zero_point,
         w_zp=zero_of(weights),
+    )
+
+
+#: Largest magnitude of a 32-bit sum.
+_MAX_SUM = (1 << 31) - 1
+
+
+def lower_block_dense(low: LoweringContext) -> Layer:
+    """Lower a dense layer whose weights have a factor for each block of inputs and output.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        The machine has no scaled sums, the blocks do not consist of whole tiles, or sums may exceed 32 bits.
+    """
+    graph, n = low.graph, low.config.n
+    _, weights, factors, *rest = graph.ins(low.anchor)
+    bias = rest[0] if rest else None
+    if weights.data is None or factors.data is None or (bias and bias.data is None):
+        raise UnsupportedLoweringError("weights, factors and bias must be constants")
+    block, inputs = low.anchor.attributes["block"], weights.shape[1]
+    if not low.config.wide:
+        raise UnsupportedLoweringError(
+            "weights have factors for blocks, which the target cannot apply (wide is 0)"
+        )
+    if block % n and block < inputs:
+        raise UnsupportedLoweringError(
+            f"weights have factors for blocks of {block} inputs, not of a multiple of {n} as the target needs"
+        )
+    zero, x = zero_of(weights), affine(low.x)
+    wide = np.repeat(factors.data, min(block, inputs), 1)[:, :inputs]
+    exact = (weights.data.astype(np.int32) - zero) * wide
+    positive, negative = (np.maximum(each, 0).sum(1, dtype=np.int64) for each in (exact, -exact))
+    limits = np.iinfo(low.x.dtype)
+    below, above = x.zero_point - limits.min, limits.max - x.zero_point
+    offset = 0 if bias is None or bias.data is None else bias.data.astype(np.int64)
+    ends = positive * above + negative * below + offset, positive * below + negative * above - offset
+    if np.maximum(*ends).max() > _MAX_SUM:
+        raise UnsupportedLoweringError("sums of products with factors for blocks may exceed 32 bits")
+    drain = drain_of(low, weights, bias, rounding_of(low, Rounding.AWAY))
+    common = low.common(*([drain.residual.tensor] if drain.residual else []))
+    rows = common["shapes"][common["x"]]
+    return ConvLayer(
+        **common,
+        macs=rows.h * rows.w * weights.elements // times_over(graph, low.x.name),
+        weights=weights.data[:, None, None, :],
+        factors=np.ascontiguousarray(wide[:, ::n]),
+        drain=drain,
+        x_zp=x.zero_point,
+        w_zp=zero,
     )

@@ -209,7 +209,7 @@ class _Cut:
 
         Each pass takes at least `least` cycles, or those of a tile of weights.
         """
-        least = max(least, self.context.config.tile_cycles)
+        least = max(least, self.context.config.tile_cycles + (self.layer.factors is not None))
         cycles = strips * max(groups * (self.y.w - self.direct), least)
         return cycles + (self.direct > 0) * rows * max(groups * self.direct, least)
 
@@ -382,6 +382,7 @@ class _Tile:
         cut, layer, s, n = self.cut, self.cut.layer, self.cut.s, self.cut.n
         depth = min(cut.depth, cut.k_blocks - k * cut.depth)
         deep = min(depth * n, cut.in_c - k * cut.depth * n) if cut.parts > 1 else cut.in_c
+        deep = layer.stored_rows(deep, n)
         loads, shared, commands = self._image(k, until), cut.shared_of(part.block, part.blocks), 0
         taps = self.columns * cut.taps
         if self.block + self.columns == cut.blocks:

@@ -250,7 +250,7 @@ class ConvTiler:
         part = 1.0 if whole else tile.depth * n / self.in_c
         taps = self.kernel_h * self.wide.weights.shape[2]
         more = shared.more_rows(self.kernel_h, layer.strides[0]) * self.wide.weights.shape[2]
-        w_bytes = (tile.columns * taps + more) * min(tile.depth * n, self.in_c) * n
+        w_bytes = (tile.columns * taps + more) * layer.stored_rows(min(tile.depth * n, self.in_c), n) * n
         x_bytes, x_beats = self.image(tile.rows_per_load, part, tile.columns)
         y_buffers = _SPLIT_Y_BUFFERS if context.split_last_tile and not context.y_on_chip else 2
         y_bytes = 0 if context.y_on_chip else y_buffers * drained * n * size
@@ -295,7 +295,10 @@ class ConvTiler:
         x_times = groups if again else 1
         groups_of_rows = ceil_div(tile.rows, shared.rows)
         drain = pixels * (self.blocks - 1) + tiles * self.y.w * groups_of_rows * shared.segments
-        bus = w_times * self.blocks * self.taps * self.in_c + x_times * row_loads * x_beats / part
+        bus = (
+            w_times * self.blocks * self.taps * layer.stored_rows(self.in_c, n)
+            + x_times * row_loads * x_beats / part
+        )
         bus += 0 if context.y_on_chip else drain * size
         x_stream = 0.0
         if x_buffers < row_loads * parts and not context.x_on_chip:
@@ -378,7 +381,8 @@ class ConvTiler:
 
     def _pass(self, rows: float) -> float:
         """Return the cycles of a pass of `rows` rows through one tile of weights."""
-        return max(rows, self.context.config.tile_cycles) + (_WEIGHT_DELAY_CYCLES if rows < 2 * self.n else 0)
+        least = self.context.config.tile_cycles + (self.layer.factors is not None)
+        return max(rows, least) + (_WEIGHT_DELAY_CYCLES if rows < 2 * self.n else 0)
 
 
 def _rows_per_load(rows: int, height: int, whole: bool) -> list[int]:

@@ -72,7 +72,7 @@ CAUSE_COLOURS: dict[str, str] = dict(
 #: Paler colors for operators with little computation.
 QUIET = ("#f4f5f7", "#8a93a0")
 #: Operators that run on the array.
-HEAVY = ("conv2d", "depthwise_conv2d", "conv_transpose2d", "dense", "matmul")
+HEAVY = ("conv2d", "depthwise_conv2d", "conv_transpose2d", "dense", "block_dense", "matmul")
 
 INK, SOFT, LINE, GRID = "#1f2733", "#5d6773", "#97a1ae", "#e3e6ea"
 

@@ -10,8 +10,10 @@ from compiler.frontends.onnx.function_bodies import BodyBuilder
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
 from compiler.frontends.onnx.ops.pool_resize import reduced
-from compiler.frontends.onnx.registry import converts, integers, known
+from compiler.frontends.onnx.registry import CONVERSIONS, converts, integers, known
 from compiler.frontends.onnx.values import (
+    BlockWeights,
+    ConstantValue,
     DynamicValue,
     UnsupportedNodeError,
     Value,
@@ -276,7 +278,7 @@ def _fused_matmul(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
 
 @converts("MatMulNBits", inputs=(3, 6))
 def _matmul_n_bits(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
-    """Convert a product with weights of 2, 4 or 8 bits and a scale for each block; the weights are widened exactly."""
+    """Convert a product with weights of 2, 4 or 8 bits and a scale for each block."""
     x, packed, scales, zeros, order, bias = inputs
     if order is not None:
         raise UnsupportedNodeError("weights must be in the order of the columns, without g_idx")
@@ -284,11 +286,12 @@ def _matmul_n_bits(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any])
     data, scale = known(packed, "a weight").data, known(scales, "a scale").real()
     zero = None if zeros is None else known(zeros, "a zero point").numbers()
     weights = widened_blocks(data, scale, zero, rows, columns, node.int("bits", 4), node.int("block_size", 0))
-    body = BodyBuilder(node, [x, bias])
-    made = body.add("MatMul", body.given(0), body.constant(weights.T))
-    if bias is not None:
-        made = body.add("Add", made, body.given(1))
-    return body.converted(emitter, made)
+    weights = weights.transposed((1, 0), packed.name)
+    if isinstance(bias, ConstantValue):
+        return list(CONVERSIONS[":linear"](emitter, node, [x, weights, bias]))
+    body = BodyBuilder(node, [x, bias, weights])
+    made = body.add("MatMul", body.given(0), body.given(2))
+    return body.converted(emitter, made if bias is None else body.add("Add", made, body.given(1)))
 
 
 def widened_blocks(
@@ -299,8 +302,8 @@ def widened_blocks(
     columns: int,
     bits: int,
     block: int,
-) -> np.ndarray:
-    """Return weights of a few bits, quantized by blocks along their rows, as float32.
+) -> ConstantValue:
+    """Return weights of a few bits, quantized by blocks along their rows.
 
     Parameters
     ----------
@@ -327,7 +330,7 @@ def widened_blocks(
             f"weights {list(packed.shape)} and scales {list(scales.shape)} do not fit {[rows, columns]}"
         )
     numbers = _unpacked(packed.reshape(rows * blocks, -1), bits)[:, :block].reshape(rows, blocks, block)
-    middle: Any = np.full((rows, blocks), 1 << (bits - 1))
+    middle: np.ndarray = np.full((rows, blocks), 1 << (bits - 1))
     if zeros is not None and zeros.dtype == np.uint8:
         if zeros.size != rows * -(-blocks // each):
             raise InputError(f"zero points {list(zeros.shape)} do not fit {rows} rows of {blocks} blocks")
@@ -336,8 +339,13 @@ def widened_blocks(
         if zeros.size != rows * blocks:
             raise InputError(f"zero points {list(zeros.shape)} do not fit {rows} rows of {blocks} blocks")
         middle = zeros.reshape(rows, blocks)
-    real = (numbers - middle[:, :, None]) * scales.reshape(rows, blocks, 1)
-    return real.reshape(rows, blocks * block)[:, :columns].astype(np.float32)
+    steps = (numbers - middle[:, :, None]).reshape(rows, blocks * block)[:, :columns]
+    scales = scales.reshape(rows, blocks)
+    if middle.dtype.kind == "f" and (middle != np.rint(middle)).any():
+        wide = np.repeat(scales, block, 1)[:, :columns]
+        return ConstantValue("weights", (steps * wide).astype(np.float32))
+    made = BlockWeights(steps.astype(np.int32), scales, block, 1)
+    return ConstantValue("weights", made.real(), blocks=made)
 
 
 def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:

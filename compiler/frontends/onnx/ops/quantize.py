@@ -10,6 +10,7 @@ from compiler.frontends.onnx.qdq_analysis import parameters, quantized_type
 from compiler.frontends.onnx.registry import converts
 from compiler.frontends.onnx.values import (
     FLOAT,
+    BlockWeights,
     ConstantValue,
     DynamicValue,
     UnsupportedNodeError,
@@ -70,10 +71,11 @@ def _dequantize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | 
         raise UnsupportedNodeError("its scale must be constant")
     name = node.outputs[0]
     if isinstance(x, ConstantValue):
-        if node.int("block_size", 0):
-            return [ConstantValue(name, _by_blocks(node, x, scale, zero))]
         if x.data.dtype.kind not in "iu":
             raise InputError(f"its input must be integers, not {x.data.dtype}")
+        if node.int("block_size", 0):
+            blocks = _by_blocks(node, x, scale, zero)
+            return [ConstantValue(name, blocks.real(), blocks=blocks)]
         return [ConstantValue(x.name, x.data, parameters(node, scale, zero, x.shape))]
     q = parameters(node, scale, zero, x.shape)
     if x.tensor.quantization == _along(q, x) and not x.real:
@@ -131,17 +133,16 @@ def quantized(real: np.ndarray, q: Quantization, dtype: str) -> np.ndarray:
 
 def _by_blocks(
     node: FileNode, x: ConstantValue, scale: ConstantValue, zero: ConstantValue | None
-) -> np.ndarray:
-    """Dequantize a constant that has a scale for each block of elements along an axis."""
+) -> BlockWeights:
+    """Return the integers and scales of a constant that has a scale for each block of elements along an axis."""
     size, axis = node.int("block_size", 0), counted_from_front(node.int("axis", 1), len(x.shape))
     wanted = tuple(-(-n // size) if i == axis else n for i, n in enumerate(x.shape)) if size > 0 else ()
     if scale.shape != wanted or (zero is not None and zero.shape != wanted):
         raise InputError(
             f"blocks of {shown(size)} need scales of shape {list(wanted)}, not {list(scale.shape)}"
         )
-    size = min(size, x.shape[axis])
-    scales, zeros = (
-        np.repeat(part.data.astype(np.float32), size, axis).take(range(x.shape[axis]), axis)
-        for part in (scale, zero or ConstantValue("", np.zeros(wanted, np.int8)))
-    )
-    return ((x.data - zeros) * scales).astype(np.float32)
+    values = x.data.astype(np.int32)
+    if zero is not None:
+        zeros = np.repeat(zero.data.astype(np.int32), min(size, x.shape[axis]), axis)
+        values = values - zeros.take(range(x.shape[axis]), axis)
+    return BlockWeights(values, scale.data.astype(np.float32), size, axis)

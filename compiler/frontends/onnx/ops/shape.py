@@ -191,7 +191,7 @@ def renamed(x: Value, name: str) -> Value:
     if isinstance(x, SequenceValue):
         return x
     if isinstance(x, ConstantValue):
-        return ConstantValue(name, x.data, x.quantization)
+        return ConstantValue(name, x.data, x.quantization, blocks=x.blocks)
     return DynamicValue(name, x.tensor, x.order, x.real)
 
 

@@ -1,0 +1,240 @@
+"""Weights with scales for blocks, of MatMulNBits and DequantizeLinear, keep their integers on the accelerator."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from compiler.api import compile
+from compiler.ir.graph import Graph, Node
+from compiler.quantize import quantize
+from compiler.reference import evaluate
+from compiler.runtime.session import dram_bytes
+from cosim.golden import GoldenDevice
+from tests.support.graphs import run_on
+from tests.support.onnx_models import check, node, read, reference
+
+ROWS, INPUTS, OUTPUTS = 5, 128, 24
+#: Least signal-to-noise ratio, in decibels, of results with activations of 8 bits.
+LEAST_DB = 35.0
+
+
+def numbers(*shape: int, seed: int = 0) -> NDArray[np.float32]:
+    """Return normally distributed numbers."""
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def model(nodes: list[onnx.NodeProto], constants: list[onnx.TensorProto]) -> onnx.ModelProto:
+    """Return a model from x to y."""
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, (ROWS, size))
+        for name, size in (("x", INPUTS), ("y", OUTPUTS))
+    ]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph(nodes, "test", ends[:1], ends[1:], constants)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def packed(values: NDArray, bits: int) -> NDArray[np.uint8]:
+    """Return unsigned integers of a few bits as bytes, the first in the lowest bits, along the last dimension."""
+    each = 8 // bits
+    values = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, -values.shape[-1] % each)])
+    parts = values.reshape(*values.shape[:-1], -1, each).astype(np.uint8)
+    return np.bitwise_or.reduce(parts << (np.arange(each, dtype=np.uint8) * bits), -1)
+
+
+def n_bits(
+    bits: int, block: int, rng: np.random.Generator, *, zeros: bool = False, signed: bool = False
+) -> tuple[onnx.ModelProto, NDArray, NDArray]:
+    """Return a model with a MatMulNBits, and its weights minus zero points and scales, per output."""
+    count, middle = INPUTS // block, 1 << (bits - 1)
+    values = rng.integers(0, 1 << bits, (OUTPUTS, count, block))
+    points = (
+        rng.integers(middle - 3, middle + 4, (OUTPUTS, count)) if zeros else np.full((OUTPUTS, count), middle)
+    )
+    if bits == 8:
+        values = np.clip(values, 8, 247)  # so that differences fit 8 bits
+    scales = rng.uniform(0.01, 0.1, (OUTPUTS, count)).astype(np.float32)
+    if signed:
+        scales *= rng.choice((-1, 1), scales.shape).astype(np.float32)
+    arrays = {"w": packed(values, bits), "s": scales.reshape(-1), "b": numbers(OUTPUTS, seed=1)}
+    if zeros:
+        arrays["z"] = packed(points, bits).reshape(-1)
+    attributes = {"K": INPUTS, "N": OUTPUTS, "bits": bits, "block_size": block}
+    operands = "x w s z" if zeros else "x w s"
+    nodes = [
+        node("MatMulNBits", operands, "m", domain="com.microsoft", **attributes),
+        node("Add", "m b", "y"),
+    ]
+    constants = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    return model(nodes, constants), (values - points[:, :, None]).reshape(OUTPUTS, INPUTS), scales
+
+
+def dequantized(
+    kind: str, block: int, rng: np.random.Generator, *, transposed: bool = False
+) -> tuple[onnx.ModelProto, NDArray, NDArray]:
+    """Return a model with a MatMul, or a Gemm with `transposed` weights, whose weights a DequantizeLinear computes.
+
+    Weights are per output and symmetric; those of an unsigned type have zero points.
+    """
+    bits = 4 if "4" in kind else 8
+    values = rng.integers(-(1 << (bits - 1)), 1 << (bits - 1), (OUTPUTS, INPUTS))
+    scales = rng.uniform(0.01, 0.1, (OUTPUTS, INPUTS // block)).astype(np.float32)
+    offset, axis = (1 << (bits - 1) if kind.startswith("U") else 0), 1 if transposed else 0
+    stored, given = (values, scales) if transposed else (values.T, scales.T)
+    number = getattr(TensorProto, kind)
+    constants = [
+        helper.make_tensor("w", number, stored.shape, (stored + offset).reshape(-1).tolist()),
+        numpy_helper.from_array(np.ascontiguousarray(given), "s"),
+        helper.make_tensor("z", number, given.shape, [offset] * given.size),
+        numpy_helper.from_array(numbers(OUTPUTS, seed=1), "b"),
+    ]
+    nodes = [node("DequantizeLinear", "w s z", "d", axis=axis, block_size=block)]
+    if transposed:
+        nodes.append(node("Gemm", "x d b", "y", transB=1))
+    else:
+        nodes += [node("MatMul", "x d", "m"), node("Add", "b m", "y")]
+    return model(nodes, constants), values, scales
+
+
+def product_of(graph: Graph) -> Node:
+    """Return the only product of a graph."""
+    (found,) = (each for each in graph if each.op in ("dense", "block_dense"))
+    return found
+
+
+def check_kept(graph: Graph, values: NDArray, scales: NDArray) -> None:
+    """Check that a quantized graph has the integers of the file, and scales that differ by the rounding of factors."""
+    found = product_of(graph)
+    assert found.op == "block_dense"
+    _, weights, factors, *_ = graph.ins(found)
+    assert weights.data is not None and weights.quantization is not None and factors.data is not None
+    signs = np.repeat(np.sign(scales), values.shape[1] // scales.shape[1], 1).astype(int)
+    assert np.array_equal(weights.data, values * signs)
+    units = np.array(weights.quantization.scale)[:, None]
+    assert factors.data.dtype == np.uint8 and factors.data.min() >= 1
+    assert np.abs(factors.data * units - np.abs(scales)).max() <= 0.5001 * units.max()
+
+
+def check_on(folder: Path, made: onnx.ModelProto, target: str) -> Graph:
+    """Compile a float model, compare the golden model with the quantized graph and onnxruntime; return that graph."""
+    samples = {"x": numbers(8, ROWS, INPUTS, seed=2)}
+    graph = read(folder, made)
+    network = compile(graph, target, calibration=samples)
+    quantized, _ = quantize(graph, samples)
+    inputs = {"x": samples["x"][0]}
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        found = run_on(device, network, inputs)["y"]
+    assert np.array_equal(found, evaluate(quantized, inputs)["y"])
+    exact = reference(made, inputs)["y"]
+    assert 10 * np.log10(np.square(exact).sum() / np.square(found - exact).sum()) > LEAST_DB
+    return quantized
+
+
+@pytest.mark.parametrize("target", ["n4", "n8", "n16"])
+@pytest.mark.parametrize("signed", [False, True], ids=["positive", "signed"])
+@pytest.mark.parametrize("zeros", [False, True], ids=["symmetric", "zero points"])
+@pytest.mark.parametrize(("bits", "block"), [(4, 16), (4, 32), (4, 128), (8, 32)])
+def test_matmul_n_bits(
+    bits: int, block: int, zeros: bool, signed: bool, target: str, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    made, values, scales = n_bits(bits, block, rng, zeros=zeros, signed=signed)
+    check(tmp_path, made, {"x": numbers(ROWS, INPUTS)})
+    check_kept(check_on(tmp_path, made, target), values, scales)
+
+
+@pytest.mark.parametrize("transposed", [False, True], ids=["MatMul", "Gemm"])
+@pytest.mark.parametrize(("kind", "block"), [("INT4", 32), ("UINT4", 16), ("INT8", 32), ("UINT8", 64)])
+def test_dequantized_blocks(
+    kind: str, block: int, transposed: bool, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    made, values, scales = dequantized(kind, block, rng, transposed=transposed)
+    check(tmp_path, made, {"x": numbers(ROWS, INPUTS)})
+    check_kept(check_on(tmp_path, made, "n8"), values, scales)
+
+
+@pytest.mark.parametrize("packs", [False, True], ids=["DequantizeLinear", "MatMulNBits"])
+def test_blocks_in_a_quantized_model(packs: bool, rng: np.random.Generator, tmp_path: Path) -> None:
+    """The product runs on the accelerator with the quantization of the file."""
+    made, values, scales = n_bits(4, 32, rng) if packs else dequantized("INT4", 32, rng)
+    graph = made.graph
+    ends = {"xs": np.float32(0.03), "xz": np.int8(3), "ys": np.float32(0.1), "yz": np.int8(-5)}
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(each), name) for name, each in ends.items())
+    nodes = list(graph.node)
+    nodes[-2].input[0], nodes[-1].output[0] = "xd", "r"
+    del graph.node[:]
+    graph.node.extend(
+        [
+            node("QuantizeLinear", "x xs xz", "xq"),
+            node("DequantizeLinear", "xq xs xz", "xd"),
+            *nodes,
+            node("QuantizeLinear", "r ys yz", "yq"),
+            node("DequantizeLinear", "yq ys yz", "y"),
+        ]
+    )
+    read_graph = read(tmp_path, made)
+    check_kept(read_graph, values, scales)
+    network, inputs = compile(read_graph, "n8", rounding="onnxruntime"), {"x": numbers(ROWS, INPUTS)}
+    assert all(each.op in ("quantize", "dequantize") for each in network.host)
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        found = run_on(device, network, inputs)["y"]
+    assert np.array_equal(found, evaluate(read_graph, inputs, rounding="onnxruntime")["y"])
+    steps = (found - reference(made, inputs)["y"]) / 0.1
+    assert np.abs(steps).max() < 1.01  # rounding, also of factors
+
+
+def test_other_weights_are_quantized_like_float_weights(rng: np.random.Generator, tmp_path: Path) -> None:
+    """Blocks that are not multiples of the tile, targets without scaled sums, weights that do not fit 8 bits, int16."""
+    samples = {"x": numbers(4, ROWS, INPUTS, seed=2)}
+    made, _, _ = n_bits(4, 16, rng)
+    graph = read(tmp_path, made)
+    for lanes in (0, 32):
+        assert product_of(quantize(graph, samples, lanes=lanes)[0]).op == "dense"
+    assert product_of(quantize(graph, samples, int16=("all",))[0]).op == "dense"
+    assert product_of(quantize(graph, samples, lanes=16)[0]).op == "block_dense"
+    wide, _, _ = n_bits(8, 32, rng, zeros=True)
+    for initializer in wide.graph.initializer:
+        if initializer.name == "w":
+            everything = np.resize(np.arange(256, dtype=np.uint8), initializer.dims)
+            initializer.CopyFrom(numpy_helper.from_array(everything, "w"))
+    assert product_of(read(tmp_path, wide)).op == "dense"
+    check(tmp_path, wide, {"x": numbers(ROWS, INPUTS)})
+
+
+@pytest.mark.parametrize("low", [-7, -8], ids=["fits", "exceeds int8"])
+def test_factors_of_either_sign_after_the_product(low: int, rng: np.random.Generator, tmp_path: Path) -> None:
+    """A constant row is folded into the scales; weights that become 128 are quantized like float weights."""
+    made, values, scales = dequantized("INT8", 32, rng)
+    values[:] = np.clip(values, 16 * low, 127)
+    values[0, 0] = 16 * low
+    row = np.where(np.arange(OUTPUTS) % 2 == 0, -1.5, 0.5).astype(np.float32)
+    graph = made.graph
+    graph.node[-1].CopyFrom(node("Mul", "m b", "y"))
+    for initializer in graph.initializer:
+        if initializer.name == "w":
+            initializer.CopyFrom(
+                helper.make_tensor("w", TensorProto.INT8, values.T.shape, values.T.reshape(-1).tolist())
+            )
+        elif initializer.name == "b":
+            initializer.CopyFrom(numpy_helper.from_array(row, "b"))
+    quantized = check_on(tmp_path, made, "n8")
+    if low == -7:
+        check_kept(quantized, values, scales * row[:, None])
+    else:
+        assert product_of(quantized).op == "dense"
+
+
+@pytest.mark.parametrize("scale", [np.inf, np.nan])
+def test_scales_that_are_not_finite_give_float_products(
+    scale: float, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    made, _, scales = n_bits(4, 32, rng)
+    scales[3, 1] = scale
+    for initializer in made.graph.initializer:
+        if initializer.name == "s":
+            initializer.CopyFrom(numpy_helper.from_array(scales.reshape(-1), "s"))
+    graph = read(tmp_path, made)
+    assert product_of(graph).op == "dense"
