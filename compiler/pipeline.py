@@ -628,9 +628,16 @@ class _Compilation:
         if self.options.single:
             first = single(first, lowered, self.compiler.skip)
         codegen.reference = None
-        schedule, executable = fit(self.config, lowered, first, layer_counts, offset, seen, dram, codegen)
+        made: list[CommandStream] = []
+        schedule, executable = fit(self.config, lowered, first, layer_counts, offset, made, dram, codegen)
         if self.options.single:
+            if len(executable.parts) > 1:  # without compact weights, programs are shorter
+                first = first.unpacked()
+                schedule, executable = fit(
+                    self.config, lowered, first, layer_counts, offset, made, dram, codegen
+                )
             check_single(self.compiler.graph.name, executable)
+        seen.append(made[-1])
         codegen.keep(dict(seen[-1].starts))
         return schedule, executable
 
