@@ -15,6 +15,9 @@ from compiler.layers.lowering_context import LoweringContext, UnsupportedLowerin
 from compiler.util.tiles import ceil_div
 from hw.isa.enums import Rounding
 
+#: Share of the tiles of weights that are not zero above which tilings do not take the others into account.
+_SPARSE = 0.9
+
 
 @identity(
     "ConvLayer",
@@ -76,6 +79,24 @@ class ConvLayer(Layer):
     def fits_int4(self) -> bool:
         """True if all weights fit int4 and have no zero point, so that MATRIX can use wide mode."""
         return self.w_zp == 0 and self.weights.min() >= -8 and self.weights.max() <= 7
+
+    def density(self, n: int) -> float:
+        """Return the share of the tiles of n x n weights that are not zero; 1 if too few are zero to be skipped."""
+        known = self._densities
+        if n not in known:
+            known[n] = 1.0
+            if self.groups == 1 and self.w_zp == 0:
+                out_c, *kernel, in_c = self.weights.shape
+                blocks = ceil_div(out_c, n), ceil_div(in_c, n)
+                tiles = np.zeros((blocks[0] * n, *kernel, blocks[1] * n), np.bool_)
+                tiles[:out_c, ..., :in_c] = self.weights != 0
+                share = float(tiles.reshape(blocks[0], n, -1, blocks[1], n).any((1, 4)).mean())
+                known[n] = share if share < _SPARSE else 1.0
+        return known[n]
+
+    @cached_property
+    def _densities(self) -> dict[int, float]:
+        return {}
 
     def groups_are_blocks(self, n: int) -> bool:
         """Return True if the outputs of each of several groups fit one block of `n` channels.
