@@ -352,10 +352,16 @@ class _TiledWeights:
         for command in self.products:
             cost[self._key(command)] = max(cost[self._key(command)], self._tile_cycles(command))
         sums = _first_sums(steps, nonzero)
-        boxes = {
-            id(command): _boxes(nonzero[id(command)], sums[id(command)], cost[self._key(command)])
-            for command in self.products
-        }
+        boxes: dict[int, list[_Box]] = {}
+        count = 0
+        for command in self.products:
+            boxes[id(command)] = found = []
+            groups = _groups(nonzero[id(command)], sums[id(command)], cost[self._key(command)])
+            for number, group in enumerate(groups, count):
+                # A program does not set the size again for a box of the same size as the one before.
+                order = group.boxes[::-1] if number % 2 else group.boxes
+                found += [_Box((group.blocks, *each), group.first and each is order[0]) for each in order]
+            count += len(groups)
         before = after = 0
         for command in self.products:
             tiles = sum(prod(high - low for low, high in box.ranges) for box in boxes[id(command)])
@@ -487,7 +493,9 @@ class _TiledWeights:
                 buffer,
                 size=size,
                 # Loads of fewer bytes must be further ahead to hide the latency of the memory.
-                depth=buffer.depth if buffer.kept else max(min(buffer.total // size, tiles[buffer]), buffer.depth),
+                depth=buffer.depth
+                if buffer.kept
+                else max(min(buffer.total // size, tiles[buffer]), buffer.depth),
             )
             for buffer, size in sizes.items()
         }
@@ -651,7 +659,18 @@ def _first_sums(
     return out
 
 
-def _boxes(nonzero: NDArray[np.bool_], sums: NDArray[np.int8], cost: int) -> list[_Box]:
+_Ranges = tuple[tuple[int, int], ...]
+
+
+class _Group(NamedTuple):
+    """Blocks of outputs (start, end), the boxes of `_TILE_DIMS[1:]` of each by size, and True for their first sums."""
+
+    blocks: tuple[int, int]
+    boxes: list[_Ranges]
+    first: bool
+
+
+def _groups(nonzero: NDArray[np.bool_], sums: NDArray[np.int8], cost: int) -> list[_Group]:
     """Return disjoint boxes that cover the tiles of a product that are not zero.
 
     Parameters
@@ -672,20 +691,20 @@ def _boxes(nonzero: NDArray[np.bool_], sums: NDArray[np.int8], cost: int) -> lis
             continue
         if groups and groups[-1][1] == block and (sums[block - 1] == _ADDS) == (sums[block] == _ADDS):
             first, _, before = groups[-1]
-            joined = before | mask
-            count = block - first
+            joined, count = before | mask, block - first
             if _cost(joined, (count + 1) * cost) <= _cost(before, count * cost) + _cost(mask, cost):
                 groups[-1] = first, block + 1, joined
                 continue
         groups.append((block, block + 1, mask))
-    return [
-        _Box(((low, high), *ranges), sums[low] != _ADDS and not number)
-        for low, high, mask in groups
-        for number, ranges in enumerate(_cover(mask.tobytes(), mask.shape, (high - low) * cost))
-    ]
+    out = []
+    for low, high, mask in groups:
+        boxes = _cover(mask.tobytes(), mask.shape, (high - low) * cost)
+        out.append(_Group((low, high), sorted(boxes, key=_sizes), sums[low] != _ADDS))
+    return out
 
 
-_Ranges = tuple[tuple[int, int], ...]
+def _sizes(ranges: _Ranges) -> list[int]:
+    return [high - low for low, high in ranges]
 
 
 def _cost(mask: NDArray[np.bool_], cost: int) -> int:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from hw.isa.enums import Rounding
 
 #: Share of the tiles of weights that are not zero above which tilings do not take the others into account.
 _SPARSE = 0.9
+#: Cycles for loading the instructions of an additional command of MATRIX.
+_SPLIT_CYCLES = 12
 
 
 @identity(
@@ -93,6 +96,15 @@ class ConvLayer(Layer):
                 share = float(tiles.reshape(blocks[0], n, -1, blocks[1], n).any((1, 4)).mean())
                 known[n] = share if share < _SPARSE else 1.0
         return known[n]
+
+    def split_cycles(self, n: int, times: int) -> float:
+        """Return the cycles for loading the commands between which tiles of zeros are skipped.
+
+        `times` is the number of tiles of rows for which each tile of weights is multiplied.
+        """
+        out_c, *kernel, in_c = self.weights.shape
+        density, tiles = self.density(n), ceil_div(out_c, n) * prod(kernel) * ceil_div(in_c, n)
+        return _SPLIT_CYCLES * times * tiles * density * (1 - density)
 
     @cached_property
     def _densities(self) -> dict[int, float]:

@@ -264,7 +264,10 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
         block = (groups - 1) * cut.columns
         ends.append(_Tile(cut, (0, 0, 0), 0, rows, block, first=False, last=True))
     # The inputs of the first load are gathered before the first tile.
-    saved, whole = -cut.gathers(cut.rows_per_load), (row_tiles * groups - len(ends)) * cut.parts
+    saved = -cut.gathers(cut.rows_per_load)
+    if cut.density < 1:
+        saved -= layer.split_cycles(cut.n, row_tiles)
+    whole = (row_tiles * groups - len(ends)) * cut.parts
     if s.split_last_tile and cut.groups * (whole + sum(tile.steps for tile in ends)) > MAX_SIMULATED_TILES:
         drained = ends[-1].parts()[-1]  # the last tile is extrapolated, and its parts are not simulated
         points = ends[-1].rows * ends[-1].columns - drained.rows * drained.blocks

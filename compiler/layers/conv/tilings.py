@@ -169,7 +169,9 @@ class ConvTiler:
         passes *= self.blocks / ceil_div(self.layer.group_outputs, self.n)  # of all groups that are blocks
         passes *= self.density
         array = passes * max(self.images * self.y.h * self.y.w, self.context.config.tile_cycles)
-        enough = _SUFFICIENT_RATIO * self.groups * max(array, self.density * self.blocks * self.taps * self.in_c)
+        enough = (
+            _SUFFICIENT_RATIO * self.groups * max(array, self.density * self.blocks * self.taps * self.in_c)
+        )
         depths = [self.k_blocks]
         if self.layout == Im2colLayout.PIXELS and not self.grouped:
             depths = cuts(self.k_blocks)
@@ -299,7 +301,10 @@ class ConvTiler:
         x_times = groups if again else 1
         groups_of_rows = ceil_div(tile.rows, shared.rows)
         drain = pixels * (self.blocks - 1) + tiles * self.y.w * groups_of_rows * shared.segments
-        bus = self.density * w_times * self.blocks * self.taps * self.in_c + x_times * row_loads * x_beats / part
+        bus = (
+            self.density * w_times * self.blocks * self.taps * self.in_c
+            + x_times * row_loads * x_beats / part
+        )
         bus += 0 if context.y_on_chip else drain * size
         x_stream = 0.0
         if x_buffers < row_loads * parts and not context.x_on_chip:
@@ -318,6 +323,8 @@ class ConvTiler:
             cycles += tiles * _SUM_WAIT_CYCLES
         cycles += self._end(tile) + start + tiles * groups * _TILE_OVERHEAD_CYCLES + (steps - tiles * groups)
         cycles += context.neighbour_cycles * (tile.rows / self.y.h if tile.order == "rows" else 1)
+        if self.density < 1:
+            cycles += layer.split_cycles(n, tiles)
         cycles += (
             0
             if context.x_on_chip
