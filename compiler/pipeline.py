@@ -585,7 +585,7 @@ class _Compilation:
             schedule, executable = self._generate(its, (self.before, count))
             self.schedules |= schedule.layers
             self.before += len(its.layers)
-            traffic = compulsory_traffic(self.seen[-1])
+            traffic = compulsory_traffic(self.seen[-1], self.config.n)
             if not inside:
                 self.traffic.append((its, traffic))
             executable = replace(executable, config=self.compiler.machine)

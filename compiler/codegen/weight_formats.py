@@ -34,8 +34,10 @@ from hw.isa.enums import Unit
 #: Maximum share of the bytes of a buffer's loads that packed loads may read, and of the cycles of products without
 #: tiles that are zero; above it, the change is not worthwhile.
 _WORTHWHILE = 0.97
-#: Minimum number of cycles that each additional command for products without tiles that are zero must save.
+#: Minimum number of cycles that each additional command for products without tiles that are zero must save. It doubles
+#: until the additional commands of a constant need at most 1.5 instruction stores.
 _MIN_SAVED_CYCLES = 12
+_COMMAND_WORDS, _MAX_STORES, _DOUBLED = 4, 1.5, 8
 #: Minimum number of bus beats that a packed load must save on average, since its data arrive a few cycles later.
 _MIN_SAVED_BEATS = 6
 #: Maximum number of lines of a constant that may differ in length, so that loads of them are not a loop of a program.
@@ -255,7 +257,7 @@ def skip_zero_tiles(config: MlaConfig, steps: Sequence[TileStep]) -> list[TileSt
 def _has_zeros(n: int, data: NDArray[np.uint8]) -> bool:
     """Return True if as many rows of weights are zero as a tile has."""
     rows = data[: data.size // n * n].view(np.uint32).reshape(-1, n // 4)
-    return np.count_nonzero(~rows.any(1)) >= n
+    return int(np.count_nonzero(~rows.any(1))) >= n
 
 
 #: Dimensions of the loop over tiles of a MATRIX command, in the order in which boxes of tiles are joined.
@@ -352,16 +354,13 @@ class _TiledWeights:
         for command in self.products:
             cost[self._key(command)] = max(cost[self._key(command)], self._tile_cycles(command))
         sums = _first_sums(steps, nonzero)
-        boxes: dict[int, list[_Box]] = {}
-        count = 0
-        for command in self.products:
-            boxes[id(command)] = found = []
-            groups = _groups(nonzero[id(command)], sums[id(command)], cost[self._key(command)])
-            for number, group in enumerate(groups, count):
-                # A program does not set the size again for a box of the same size as the one before.
-                order = group.boxes[::-1] if number % 2 else group.boxes
-                found += [_Box((group.blocks, *each), group.first and each is order[0]) for each in order]
-            count += len(groups)
+        for doubled in range(_DOUBLED):
+            boxes = self._boxes(nonzero, sums, cost, _MIN_SAVED_CYCLES << doubled)
+            words = _COMMAND_WORDS * (sum(map(len, boxes.values())) - len(self.products))
+            if words <= _MAX_STORES * self.config.wis_words:
+                break
+        else:
+            return {}
         before = after = 0
         for command in self.products:
             tiles = sum(prod(high - low for low, high in box.ranges) for box in boxes[id(command)])
@@ -374,6 +373,26 @@ class _TiledWeights:
         for command in self.products:
             changed[id(command)] = [self._part(command, box, places, buffers) for box in boxes[id(command)]]
         return changed
+
+    def _boxes(
+        self,
+        nonzero: dict[int, NDArray[np.bool_]],
+        sums: dict[int, NDArray[np.int8]],
+        cost: dict[tuple, int],
+        least: int,
+    ) -> dict[int, list[_Box]]:
+        """Return the boxes of tiles of each product, each of which saves `least` cycles; see `_groups`."""
+        out: dict[int, list[_Box]] = {}
+        count = 0
+        for command in self.products:
+            out[id(command)] = found = []
+            groups = _groups(nonzero[id(command)], sums[id(command)], cost[self._key(command)], least)
+            for number, group in enumerate(groups, count):
+                # A program does not set the size again for a box of the same size as the one before.
+                order = group.boxes[::-1] if number % 2 else group.boxes
+                found += [_Box((group.blocks, *each), group.first and each is order[0]) for each in order]
+            count += len(groups)
+        return out
 
     def _key(self, command: Command) -> tuple:
         """Return a key that is equal for products with the same tiles."""
@@ -613,7 +632,9 @@ def _first_sums(
         Which tiles of each product are not zero, with the dimensions `_TILE_DIMS`, by identity of the command.
     """
     out = {each: np.full(len(mask), _ADDS, np.int8) for each, mask in nonzero.items()}
-    contributes = {each: mask.any((1, 2, 3)) for each, mask in nonzero.items()}
+    contributes = {
+        each: np.logical_or.reduce(mask.reshape(len(mask), -1), 1) for each, mask in nonzero.items()
+    }
     chains: dict[CircularBuffer, dict[tuple, list[tuple[int, int]]]] = defaultdict(dict)
 
     def end(chain: Sequence[tuple[int, int]]) -> None:
@@ -670,7 +691,7 @@ class _Group(NamedTuple):
     first: bool
 
 
-def _groups(nonzero: NDArray[np.bool_], sums: NDArray[np.int8], cost: int) -> list[_Group]:
+def _groups(nonzero: NDArray[np.bool_], sums: NDArray[np.int8], cost: int, least: int) -> list[_Group]:
     """Return disjoint boxes that cover the tiles of a product that are not zero.
 
     Parameters
@@ -679,8 +700,8 @@ def _groups(nonzero: NDArray[np.bool_], sums: NDArray[np.int8], cost: int) -> li
         Tiles that are not zero, with the dimensions `_TILE_DIMS`.
     sums : int8 array
         `_ADDS`, `_FIRST` or `_EMPTY` for each block of outputs.
-    cost : int
-        Cycles of a tile.
+    cost, least : int
+        Cycles of a tile, and those that an additional box must save.
     """
     groups: list[tuple[int, int, NDArray[np.bool_]]] = []
     for block, mask in enumerate(nonzero):
@@ -692,13 +713,14 @@ def _groups(nonzero: NDArray[np.bool_], sums: NDArray[np.int8], cost: int) -> li
         if groups and groups[-1][1] == block and (sums[block - 1] == _ADDS) == (sums[block] == _ADDS):
             first, _, before = groups[-1]
             joined, count = before | mask, block - first
-            if _cost(joined, (count + 1) * cost) <= _cost(before, count * cost) + _cost(mask, cost):
+            apart = _cost(before, count * cost, least) + _cost(mask, cost, least)
+            if _cost(joined, (count + 1) * cost, least) <= apart:
                 groups[-1] = first, block + 1, joined
                 continue
         groups.append((block, block + 1, mask))
     out = []
     for low, high, mask in groups:
-        boxes = _cover(mask.tobytes(), mask.shape, (high - low) * cost)
+        boxes = _cover(mask.tobytes(), mask.shape, (high - low) * cost, least)
         out.append(_Group((low, high), sorted(boxes, key=_sizes), sums[low] != _ADDS))
     return out
 
@@ -707,40 +729,43 @@ def _sizes(ranges: _Ranges) -> list[int]:
     return [high - low for low, high in ranges]
 
 
-def _cost(mask: NDArray[np.bool_], cost: int) -> int:
+def _cost(mask: NDArray[np.bool_], cost: int, least: int) -> int:
     """Return the cycles of the boxes that cover the tiles of a mask, where each box is a command."""
-    boxes = _cover(mask.tobytes(), mask.shape, cost)
-    return sum(cost * prod(high - low for low, high in box) + _MIN_SAVED_CYCLES for box in boxes)
+    boxes = _cover(mask.tobytes(), mask.shape, cost, least)
+    return sum(cost * prod(high - low for low, high in box) + least for box in boxes)
 
 
 @lru_cache(maxsize=1 << 16)
-def _cover(mask: bytes, shape: tuple[int, ...], cost: int) -> tuple[_Ranges, ...]:
+def _cover(mask: bytes, shape: tuple[int, ...], cost: int, least: int) -> tuple[_Ranges, ...]:
     """Return disjoint boxes with few cycles that cover the elements of a mask.
 
     Parameters
     ----------
     mask, shape : bytes, tuple of int
         Elements, and dimensions.
-    cost : int
-        Cycles of an element; each box takes `_MIN_SAVED_CYCLES` in addition.
+    cost, least : int
+        Cycles of an element, and those that each box takes in addition.
     """
     array = np.frombuffer(mask, np.bool_).reshape(shape)
     if len(shape) == 1:
         found = np.flatnonzero(array)
         if not found.size:
             return ()
-        breaks = (np.diff(found) - 1) * cost > _MIN_SAVED_CYCLES
+        breaks = (np.diff(found) - 1) * cost > least
         starts, ends = found[np.concatenate([[True], breaks])], found[np.concatenate([breaks, [True]])]
         return tuple(((int(start), int(end) + 1),) for start, end in zip(starts, ends, strict=True))
     best: list[tuple[int, tuple[_Ranges, ...]]] = [(0, ())]
     for end in range(1, shape[0] + 1):
         options = []
         for start in range(end):
-            part, times = array[start:end].any(0), end - start
-            boxes = _cover(part.tobytes(), part.shape, times * cost)
+            part, times = np.logical_or.reduce(array[start:end]), end - start
+            boxes = _cover(part.tobytes(), part.shape, times * cost, least)
             before, others = best[start]
             options.append(
-                (before + _cost(part, times * cost), (*others, *(((start, end), *box) for box in boxes)))
+                (
+                    before + _cost(part, times * cost, least),
+                    (*others, *(((start, end), *box) for box in boxes)),
+                )
             )
         best.append(min(options, key=lambda option: option[0]))
     return best[-1][1]

@@ -93,7 +93,8 @@ class ConvLayer(Layer):
                 blocks = ceil_div(out_c, n), ceil_div(in_c, n)
                 tiles = np.zeros((blocks[0] * n, *kernel, blocks[1] * n), np.bool_)
                 tiles[:out_c, ..., :in_c] = self.weights != 0
-                share = float(tiles.reshape(blocks[0], n, -1, blocks[1], n).any((1, 4)).mean())
+                nonzero = tiles.reshape(blocks[0], n, -1, blocks[1], n).any((1, 4))
+                share = max(int(np.count_nonzero(nonzero)), 1) / nonzero.size
                 known[n] = share if share < _SPARSE else 1.0
         return known[n]
 
