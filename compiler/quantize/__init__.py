@@ -3,7 +3,7 @@
 from compiler.quantize.bits import WeightNarrower, fit_bits
 from compiler.quantize.quantize import quantize
 from compiler.quantize.report import LayerBits, OutputReport, QuantizationReport, TensorReport, WeightReport
-from compiler.quantize.weights import GroupWeights, quantize_groups
+from compiler.quantize.weights import GroupWeights, prune_mask, quantize_groups
 
 __all__ = [
     "GroupWeights",
@@ -14,6 +14,7 @@ __all__ = [
     "WeightNarrower",
     "WeightReport",
     "fit_bits",
+    "prune_mask",
     "quantize",
     "quantize_groups",
 ]
