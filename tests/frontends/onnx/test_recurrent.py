@@ -328,7 +328,9 @@ def test_dynamically_quantized(tmp_path: Path, per_channel: bool) -> None:
     """Weights have 7 bits, as onnxruntime advises: its sums of 8-bit products saturate on CPUs without VNNI."""
     path, quantized = tmp_path / "float.onnx", tmp_path / "dynamic.onnx"
     path.write_bytes(trained_like("LSTM", 12, 16, 32).SerializeToString())
-    quantize_dynamic(path, quantized, op_types_to_quantize=["LSTM"], per_channel=per_channel, reduce_range=True)
+    quantize_dynamic(
+        path, quantized, op_types_to_quantize=["LSTM"], per_channel=per_channel, reduce_range=True
+    )
     made = onnx.load(quantized)
     assert [each.op_type for each in made.graph.node] == ["DynamicQuantizeLSTM"]
     network = compile(quantized, "n8", calibration=sequences(6, 12, 16, seed=1), strict=True)
