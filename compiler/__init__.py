@@ -16,7 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from compiler.api import compile
+    from compiler.api import compile, prune
     from compiler.options import AccuracyBudget, CompileOptions
     from compiler.runtime.compiled import CompiledNetwork
     from compiler.runtime.device import open_device
@@ -38,6 +38,7 @@ __all__ = [
     "Session",
     "compile",
     "open_device",
+    "prune",
     "tune",
 ]
 
@@ -52,6 +53,7 @@ _DEFINITIONS = {
     "Session": "compiler.runtime.session.Session",
     "compile": "compiler.api.compile",
     "open_device": "compiler.runtime.device.open_device",
+    "prune": "compiler.api.prune",
     "tune": "compiler.tuning_api.tune",
 }
 

@@ -1,4 +1,4 @@
-"""Compilation of models: the `compile` function."""
+"""Compilation of models, the `compile` function, and pruning of their weights, the `prune` function."""
 
 import json
 import logging
@@ -556,3 +556,210 @@ def _cache_entry(
     # The seed affects only random calibration samples.
     uses_seed = source.floating and options.calibration is None
     return NetworkCache(store, source, config, options if uses_seed else replace(options, seed=0))
+
+
+def prune(
+    model: Path | str | Graph | Any,
+    pattern: str = "2:4",
+    *,
+    share: float = 0.5,
+    tile: int = 16,
+    samples: Any = None,
+    train: Callable[[Any], object] | None = None,
+    keep: Sequence[str] = (),
+) -> Any:
+    """Set weights of dense layers and convolutions to zero, in a pattern from which the accelerator gains.
+
+    Weights are pruned in convolutions without groups and dense layers whose weights are constant and read once, with
+    at least four inputs ("2:4") or more than one tile ("tiles").
+
+    Parameters
+    ----------
+    model : path, Graph or torch.nn.Module
+        Float model; the layers of a module that are pruned are torch.nn.Linear and torch.nn.Conv2d.
+    pattern : str
+        "2:4": of each four consecutive inputs of an output, at each kernel position, two weights are zero. "tiles":
+        tiles of `tile` outputs and inputs, at one kernel position, are zero as a whole.
+    share : float
+        With "tiles", share of the tiles of each layer that become zero, 0 to 1.
+    tile : int
+        Outputs and inputs of a tile: N of the machine.
+    samples : Calibration, or tensor, tuple of tensors or list of these
+        Samples of the inputs, with which the remaining weights compensate the error of the outputs: as
+        `compiler.compile` accepts them for `calibration`; for a module, one or more batches, each a tensor or the
+        positional arguments. None: the remaining weights do not change.
+    train : callable, optional
+        Function that trains a module, which is its argument. Weights that are zero stay zero while it runs, with
+        any optimizer that it creates.
+    keep : sequence of str
+        Names of nodes or submodules that are not pruned.
+
+    Returns
+    -------
+    Graph or torch.nn.Module
+        A new graph, or the module, whose weights have changed.
+
+    Raises
+    ------
+    InputError
+        An argument is invalid, `train` is given for a model that is not a module, or there is nothing to prune.
+
+    Examples
+    --------
+    >>> graph = compiler.prune("network.onnx", "tiles", share=0.5, samples=samples)
+    >>> network = compiler.compile(graph, "n16", calibration=samples)
+    """
+    from compiler.frontends.torch_module import is_module
+    from compiler.quantize.weights import check_pattern
+
+    check_pattern(pattern, share, tile)
+    form = {"pattern": pattern, "share": share, "tile": tile}
+    if is_module(model):
+        return _pruned_module(model, form, samples, train, keep)
+    if train is not None:
+        raise InputError("train: only a torch.nn.Module can be trained, not a graph or a model file")
+    return _pruned_graph(model, form, samples, keep)
+
+
+def _may_prune(shape: Sequence[int], form: Mapping[str, Any]) -> bool:
+    """Return True if weights with the shape (outputs, ..., inputs) can be pruned."""
+    if form["pattern"] == "2:4":
+        return shape[-1] >= 4
+    return max(shape[0], shape[-1]) > form["tile"]
+
+
+def _check_kept(keep: Sequence[str], known: Sequence[str], pruned: Sequence[str]) -> None:
+    """Check the names that are not pruned, and that others are."""
+    for each in keep:
+        if each not in known:
+            raise InputError(f"keep: there is no layer {each!r}")
+    if not pruned:
+        raise InputError("the model has no dense layer or convolution to prune")
+
+
+def _pruned_graph(
+    model: Path | str | Graph, form: dict[str, Any], samples: Any, keep: Sequence[str]
+) -> Graph:
+    from compiler.frontends.model import read_model
+    from compiler.ir.graph import rebuild
+    from compiler.passes import simplify
+    from compiler.quantize.ranges import samples_of, with_states
+    from compiler.quantize.weights import moments_of, pruned
+    from compiler.reference import evaluate
+
+    graph = simplify(model if isinstance(model, Graph) else read_model(Path(model)))
+    nodes = {}
+    for node in graph:
+        if node.op in ("dense", "conv2d") and node.attributes.get("groups", 1) == 1:
+            weights = graph.tensors[node.inputs[1]]
+            alone = len(graph.consumers(weights.name)) == 1 and weights.name not in graph.outputs
+            real = weights.data is not None and weights.dtype == "float32"
+            if real and alone and _may_prune(weights.shape, form):
+                nodes[node.name] = node
+    _check_kept(keep, list(graph.nodes), [each for each in nodes if each not in keep])
+    given = [] if samples is None else with_states(graph, samples_of(graph, samples))
+    values = [evaluate(graph, sample, keep=True) for sample in given]
+    changed = {}
+    for node in nodes.values():
+        if node.name not in keep:
+            weights = graph.tensors[node.inputs[1]]
+            assert weights.data is not None
+            moments = moments_of(node, weights.data, [each[node.inputs[0]] for each in values])
+            data = pruned(weights.data, moments=None if moments is None else moments[0], **form)
+            changed[weights.name] = replace(weights, data=data)
+    return rebuild(graph, graph, changed=changed)
+
+
+def _pruned_module(
+    module: Any,
+    form: dict[str, Any],
+    samples: Any,
+    train: Callable[[Any], object] | None,
+    keep: Sequence[str],
+) -> Any:
+    from compiler.frontends.torch_module import torch_library
+    from compiler.quantize.weights import pruned
+
+    torch = torch_library()
+    known = dict(module.named_modules())
+    layers = {
+        name: each
+        for name, each in known.items()
+        if isinstance(each, torch.nn.Linear) or (isinstance(each, torch.nn.Conv2d) and each.groups == 1)
+    }
+    chosen = {
+        name: each
+        for name, each in layers.items()
+        if name not in keep and _may_prune((each.weight.shape[0], each.weight.shape[1]), form)
+    }
+    _check_kept(keep, list(known), list(chosen))
+    moments = _module_moments(torch, module, chosen, samples)
+    for path, layer in chosen.items():
+        weights = layer.weight.detach().cpu().numpy()
+        last = weights if weights.ndim == 2 else weights.transpose(0, 2, 3, 1)
+        made = pruned(last, moments=moments.get(path), **form)
+        made = made if weights.ndim == 2 else made.transpose(0, 3, 1, 2)
+        with torch.no_grad():
+            layer.weight.copy_(torch.from_numpy(made.copy()).to(layer.weight))
+    if train is None:
+        return module
+
+    class Masked(torch.nn.Module):  # type: ignore[misc, name-defined]
+        """Weights multiplied by a mask."""
+
+        def __init__(self, mask: Any):
+            super().__init__()
+            self.register_buffer("mask", mask, persistent=False)
+
+        def forward(self, weight: Any) -> Any:
+            return weight * self.mask
+
+    from torch.nn.utils import parametrize  # type: ignore[import-not-found]
+
+    for layer in chosen.values():
+        mask = (layer.weight.detach() != 0).to(layer.weight)
+        parametrize.register_parametrization(layer, "weight", Masked(mask))
+    try:
+        train(module)
+    finally:
+        for layer in chosen.values():
+            parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
+    return module
+
+
+def _module_moments(torch: Any, module: Any, layers: Mapping[str, Any], samples: Any) -> dict[str, Any]:
+    """Return the mean products of the elements that the weights of each layer multiply, where these can be computed."""
+    from compiler.quantize.weights import MAX_PRODUCTS
+
+    totals: dict[str, Any] = {}
+    counts: dict[str, int] = {}
+
+    def collect(name: str, layer: Any, x: Any) -> None:
+        if isinstance(layer, torch.nn.Conv2d):
+            if isinstance(layer.padding, str) or layer.padding_mode != "zeros":
+                return
+            size = layer.kernel_size
+            x = torch.nn.functional.unfold(x, size, layer.dilation, layer.padding, layer.stride)
+            x = x.reshape(len(x), layer.in_channels, size[0] * size[1], -1).permute(0, 3, 2, 1)
+        rows = x.reshape(-1, layer.weight[0].numel()).double()
+        totals[name] = totals.get(name, 0) + rows.T @ rows
+        counts[name] = counts.get(name, 0) + len(rows)
+
+    if samples is None:
+        return {}
+    hooks = [
+        layer.register_forward_hook(lambda it, given, _, name=name: collect(name, it, given[0]))
+        for name, layer in layers.items()
+        if layer.weight[0].numel() <= MAX_PRODUCTS
+    ]
+    training = module.training
+    try:
+        module.eval()
+        with torch.no_grad():
+            for batch in samples if isinstance(samples, list) else [samples]:
+                module(*(batch if isinstance(batch, tuple) else (batch,)))
+    finally:
+        module.train(training)
+        for hook in hooks:
+            hook.remove()
+    return {name: (total / counts[name]).cpu().numpy() for name, total in totals.items()}

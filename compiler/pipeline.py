@@ -595,7 +595,7 @@ class _Compilation:
             schedule, executable = self._generate(its, (self.before, count))
             self.schedules |= schedule.layers
             self.before += len(its.layers)
-            traffic = compulsory_traffic(self.seen[-1])
+            traffic = compulsory_traffic(self.seen[-1], self.config.n)
             if not inside:
                 self.traffic.append((its, traffic))
             executable = replace(executable, config=self.compiler.machine)
@@ -638,9 +638,16 @@ class _Compilation:
         if self.options.single:
             first = single(first, lowered, self.compiler.skip)
         codegen.reference = None
-        schedule, executable = fit(self.config, lowered, first, layer_counts, offset, seen, dram, codegen)
+        made: list[CommandStream] = []
+        schedule, executable = fit(self.config, lowered, first, layer_counts, offset, made, dram, codegen)
         if self.options.single:
+            if len(executable.parts) > 1:  # without compact weights, programs are shorter
+                first = first.unpacked()
+                schedule, executable = fit(
+                    self.config, lowered, first, layer_counts, offset, made, dram, codegen
+                )
             check_single(self.compiler.graph.name, executable)
+        seen.append(made[-1])
         codegen.keep(dict(seen[-1].starts))
         return schedule, executable
 

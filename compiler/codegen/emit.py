@@ -74,7 +74,7 @@ def _trimmed(variables: _InductionVariable) -> _InductionVariable:
 #: Maximum length of a loop body, in commands or inner loops.
 _MAX_BODY_ITEMS = 40
 #: Minimum number of commands that a loop must save, because the loop itself needs instructions.
-_MIN_SAVED_COMMANDS = 3
+MIN_SAVED_COMMANDS = 3
 
 #: Largest address at which a loop can end.
 _MAX_WORDS = 0xFFFF
@@ -393,18 +393,18 @@ def key(item: Item) -> tuple:
     )
 
 
-def reroll(commands: Sequence[Issued], most_depth: int) -> list[Item]:
-    """Reroll a command sequence into loops nested at most `most_depth` deep."""
+def reroll(commands: Sequence[Issued], most_depth: int, least: int = MIN_SAVED_COMMANDS) -> list[Item]:
+    """Reroll a command sequence into loops nested at most `most_depth` deep, each of which saves `least` commands."""
     items: list[Item] = list(commands)
     for _ in range(most_depth):
-        rolled = _pass(items, most_depth)
+        rolled = _pass(items, most_depth, least)
         if len(rolled) == len(items):
             break
         items = rolled
     return items
 
 
-def _pass(items: list[Item], most_depth: int) -> list[Item]:
+def _pass(items: list[Item], most_depth: int, least: int) -> list[Item]:
     """Replace repetitions by loops, from left to right, choosing the largest saving at each position."""
     names: dict[tuple, int] = {}
     keys = [names.setdefault(key(item), len(names)) for item in items]
@@ -421,11 +421,7 @@ def _pass(items: list[Item], most_depth: int) -> list[Item]:
             found = _repeats(items, keys, at, length)
             if found and (best is None or (found[0] - 1) * length > (best[0] - 1) * best[1]):
                 best = (found[0], length, found[1])
-        if (
-            best
-            and sum(len(leaves(item)) for item in items[at : at + best[1]]) * (best[0] - 1)
-            >= _MIN_SAVED_COMMANDS
-        ):
+        if best and sum(len(leaves(item)) for item in items[at : at + best[1]]) * (best[0] - 1) >= least:
             count, length, deltas = best
             out.append(CommandLoop(count, tuple(items[at : at + length]), deltas))
             at += count * length

@@ -22,6 +22,7 @@ from compiler.codegen.list_scheduler import interleave
 from compiler.codegen.semaphores import Issued, Synchronization, reach, synchronize
 from compiler.codegen.split_programs import program_cache, split_into_programs
 from compiler.codegen.weight_formats import pack_loads, widen_products
+from compiler.codegen.zero_tiles import skip_zero_tiles
 from compiler.commands.commands import (
     BufferMemory,
     BufferRef,
@@ -100,7 +101,9 @@ class LayerCodegen:
         else:
             context = CodegenContext(self.config, number, schedule, grounds[1])
             steps = widen_products(self.config, kind_of(layer).steps(context, layer))
-            made = grounds, pack_loads(self.config, steps) if schedule.packed_weights else steps
+            if schedule.packed_weights:
+                steps = pack_loads(self.config, skip_zero_tiles(self.config, steps))
+            made = grounds, steps
         self._steps[layer.name] = made
         return made[1]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from compiler.codegen.dispatch_guard import GuardedProgram
-from compiler.codegen.emit import ProgramLengthError, RegistersError, emit, reroll
+from compiler.codegen.emit import MIN_SAVED_COMMANDS, ProgramLengthError, RegistersError, emit, reroll
 from compiler.codegen.semaphores import Issued
 from compiler.util.lru_cache import LruCache
 from cosim.programs import Candidate
@@ -21,6 +21,9 @@ ProgramCache = LruCache[list[Program]]
 _MAX_CACHED_COMMANDS = 1 << 15
 #: Number of parts of a split command sequence if its program would fill at least so many instruction stores.
 _LONG_PARTS, _FULL_STORES = 8, 4
+#: Number of commands that a loop saves if its instructions for registers do not matter, and share of the words of a
+#: long program that may remain with such loops only.
+_LONG_LOOP, _SHORTER = 12, 0.95
 #: Mask of the bits of a tag.
 _TAGS = 63
 
@@ -150,10 +153,25 @@ def _emit(
 def rolled(
     config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int], *, alone: bool
 ) -> Program:
-    """Return the program of a command sequence, with loops nested as deeply as the registers permit."""
+    """Return the program of a command sequence, with loops nested as deeply as the registers permit.
+
+    If that makes a long program shorter, loops that save few commands are omitted.
+    """
+    program = _rolled(config, name, piece, tags, MIN_SAVED_COMMANDS, alone=alone)
+    if len(program.words) > config.wis_words // 2:
+        other = _rolled(config, name, piece, tags, _LONG_LOOP, alone=alone)
+        if len(other.words) < _SHORTER * len(program.words):
+            return other
+    return program
+
+
+def _rolled(
+    config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int], least: int, *, alone: bool
+) -> Program:
+    """Return the program of a command sequence with loops each of which saves `least` commands."""
     for depth in range(config.loop_depth, 0, -1):
         try:
-            return emit(name, reroll(piece, depth), tags, alone=alone)
+            return emit(name, reroll(piece, depth, least), tags, alone=alone)
         except RegistersError:
             continue
     return emit(name, piece, tags, alone=alone)

@@ -19,12 +19,15 @@ from hw.config import MlaConfig
 from hw.isa.commands import LOAD_WORD, MATRIX_WORD
 from hw.isa.enums import Unit
 
-#: Maximum share of the bytes of a buffer's loads that packed loads may read; above it, packing is not worthwhile.
-_WORTHWHILE = 0.97
-#: Minimum number of bus beats that a packed load must save on average, since its data arrive a few cycles later.
-_MIN_SAVED_BEATS = 6
+#: Maximum share of the bytes of a buffer's loads that packed loads may read, and of the cycles of products without
+#: tiles that are zero; above it, the change is not worthwhile.
+WORTHWHILE = 0.97
+#: Minimum number of bus beats that a changed load must save on average, since packed data arrive a few cycles later.
+MIN_SAVED_BEATS = 6
 #: Maximum number of lines of a constant that may differ in length, so that loads of them are not a loop of a program.
 _MAX_LENGTHS = 64
+#: Maximum number of sizes of loads of a constant that are in loops of a program.
+_MAX_SIZES = 8
 #: Number of groups of a constant whose widths decide whether all of it is examined.
 _SAMPLE = 512
 
@@ -102,27 +105,35 @@ def widen_products(config: MlaConfig, steps: Sequence[TileStep]) -> list[TileSte
     formats = [each for each in _FORMATS if getattr(config, each.mode)]
     if not formats:
         return list(steps)
-    sources: dict[CircularBuffer, set[CircularBuffer]] = defaultdict(set)
-    readers: dict[CircularBuffer, list[Command]] = defaultdict(list)
-    for step in steps:
-        for command in step.commands():
-            if command.unit == Unit.LOAD:
-                sources[command.target[0]] |= {ref.buffer for ref in command.reads()}
-            for ref in command.reads():
-                readers[ref.buffer].append(command)
-    changed: dict[int, Command] = {}
+    sources, readers = uses(steps)
+    changed: dict[int, list[Command]] = {}
     for constant in dict.fromkeys(each for found in sources.values() for each in found):
         pairs = _pairs(config.n, constant, sources, readers)
         used = next((each for each in formats if pairs and each.fits(pairs.weights)), None)
         if pairs and used:
             packed = np.concatenate([used.pack(pairs.weights), pairs.factors], axis=1)
             changed |= _widened(constant, used.mode, packed, pairs.size, sources, readers)
-    return _with_commands(steps, changed)
+    return with_commands(steps, changed)
 
 
-def _tiles(
-    constant: CircularBuffer, sources: dict[CircularBuffer, set[CircularBuffer]]
-) -> list[CircularBuffer]:
+Sources = dict[CircularBuffer, set[CircularBuffer]]
+Readers = dict[CircularBuffer, list[Command]]
+
+
+def uses(steps: Sequence[TileStep]) -> tuple[Sources, Readers]:
+    """Return the buffers from which each buffer is loaded, and the commands that read each buffer."""
+    sources: Sources = defaultdict(set)
+    readers: Readers = defaultdict(list)
+    for step in steps:
+        for command in step.commands():
+            if command.unit == Unit.LOAD:
+                sources[command.target[0]] |= {ref.buffer for ref in command.reads()}
+            for ref in command.reads():
+                readers[ref.buffer].append(command)
+    return sources, readers
+
+
+def _tiles(constant: CircularBuffer, sources: Sources) -> list[CircularBuffer]:
     """Return the buffers that a constant is loaded to."""
     return [buffer for buffer, found in sources.items() if constant in found]
 
@@ -143,13 +154,13 @@ class _Pairs(NamedTuple):
 def _pairs(
     n: int,
     constant: CircularBuffer,
-    sources: dict[CircularBuffer, set[CircularBuffer]],
-    readers: dict[CircularBuffer, list[Command]],
+    sources: Sources,
+    readers: Readers,
 ) -> _Pairs | None:
     """Return the weights of a constant as pairs of tiles; None if a command that reads them cannot be replaced."""
     data, tiles = constant.data, _tiles(constant, sources)
     products = [command for buffer in tiles for command in readers[buffer]]
-    rows = {n + _word(command)["scaled"] for command in products if command.unit == Unit.MATRIX}
+    rows = {n + word_of(command)["scaled"] for command in products if command.unit == Unit.MATRIX}
     if constant.memory != BufferMemory.DRAM or data is None or not data.size or len(rows) != 1:
         return None
     tile = rows.pop()
@@ -160,7 +171,7 @@ def _pairs(
         or not all(_may_widen(command, n) for command in products)
         or not all(
             command.unit == Unit.LOAD
-            and _number(command, "word") == 0
+            and number_of(command, "word") == 0
             and _in_pairs(command, _LOAD_DISTANCES, pair)
             for command in readers[constant]
         )
@@ -178,9 +189,9 @@ def _widened(
     mode: str,
     packed: NDArray[np.uint8],
     pair: int,
-    sources: dict[CircularBuffer, set[CircularBuffer]],
-    readers: dict[CircularBuffer, list[Command]],
-) -> dict[int, Command]:
+    sources: Sources,
+    readers: Readers,
+) -> dict[int, list[Command]]:
     """Return the commands in a mode by the identity of those that they replace.
 
     `packed` has the bytes of each tile, as rows of N bytes, which replace `pair` bytes.
@@ -196,16 +207,17 @@ def _widened(
         )
     }
     changed = {
-        id(command): _resized(command, _LOAD_DISTANCES, buffers, pair, tile) for command in readers[constant]
+        id(command): [_resized(command, _LOAD_DISTANCES, buffers, pair, tile)]
+        for command in readers[constant]
     }
     for command in (command for buffer in tiles for command in readers[buffer]):
         wide = _resized(command, _WEIGHT_DISTANCES, buffers, pair, tile)
-        word = MATRIX_WORD.pack(**_word(command) | {mode: 1})
-        wide.fields.update(word=word, ic_count=_number(command, "ic_count", 1) // 2, a_ic=2 * n, w_ic=tile)
+        word = MATRIX_WORD.pack(**word_of(command) | {mode: 1})
+        wide.fields.update(word=word, ic_count=number_of(command, "ic_count", 1) // 2, a_ic=2 * n, w_ic=tile)
         image = command.fields["a_base"]
         assert isinstance(image, BufferRef)
         image.buffer.wide = True
-        changed[id(command)] = wide
+        changed[id(command)] = [wide]
     return changed
 
 
@@ -216,14 +228,16 @@ _WEIGHT_DISTANCES = ("w_kx", "w_ky", "w_oc")
 _ACTIVATION_LOOPS = {"a_u": ("y_count", "ky_count"), "a_v": ("x_count", "kx_count"), "a_oc": ("oc_count",)}
 
 
-def _number(command: Command, name: str, default: int = 0) -> int:
+def number_of(command: Command, name: str, default: int = 0) -> int:
+    """Return the value of a field that is not an address."""
     value = command.fields.get(name, default)
     assert isinstance(value, int)
     return value
 
 
-def _word(command: Command) -> dict[str, int]:
-    return MATRIX_WORD.unpack(_number(command, "word", MATRIX_WORD.pack()))
+def word_of(command: Command) -> dict[str, int]:
+    """Return the fields of the mode word of a MATRIX command."""
+    return MATRIX_WORD.unpack(number_of(command, "word", MATRIX_WORD.pack()))
 
 
 def _may_widen(command: Command, n: int) -> bool:
@@ -231,17 +245,18 @@ def _may_widen(command: Command, n: int) -> bool:
     image, numbers = command.fields.get("a_base"), command.fields
     if command.unit != Unit.MATRIX or not isinstance(image, BufferRef):
         return False
-    word = _word(command)
+    word = word_of(command)
     tile = (n + word["scaled"]) * n
     places = [image.offset] + [image.buffer.size] * (image.buffer.depth > 1)
-    places += [_number(command, name) for name in _ACTIVATION_LOOPS if name in numbers]
+    places += [number_of(command, name) for name in _ACTIVATION_LOOPS if name in numbers]
     return (
         not any(word[name] for name in ("dw", "w_transpose", "w_unsigned", "wide", "sparse"))
         and image.buffer.memory == BufferMemory.SP
-        and _number(command, "w_zp") == 0
-        and _number(command, "ic_count", 1) % 2 == 0
-        and (_number(command, "a_ic"), _number(command, "w_ic"), _number(command, "w_row")) == (n, tile, n)
-        and all(_number(command, name) in (0, n) for name in ("k_rows", "k_tail"))
+        and number_of(command, "w_zp") == 0
+        and number_of(command, "ic_count", 1) % 2 == 0
+        and (number_of(command, "a_ic"), number_of(command, "w_ic"), number_of(command, "w_row"))
+        == (n, tile, n)
+        and all(number_of(command, name) in (0, n) for name in ("k_rows", "k_tail"))
         and not any(place % (2 * n) for place in places)
         and _in_pairs(command, _WEIGHT_DISTANCES, 2 * tile)
     )
@@ -251,7 +266,7 @@ def _in_pairs(command: Command, distances: Sequence[str], pair: int) -> bool:
     """Return True if a command reads and writes weights in whole pairs of tiles."""
     refs = [command.fields[name] for name in ("dram", "dst", "w_base") if name in command.fields]
     offsets = [ref.offset for ref in refs if isinstance(ref, BufferRef)]
-    return not any(value % pair for value in (*offsets, *(_number(command, name) for name in distances)))
+    return not any(value % pair for value in (*offsets, *(number_of(command, name) for name in distances)))
 
 
 def _resized(
@@ -267,18 +282,18 @@ def _resized(
         if isinstance(value, BufferRef) and value.buffer in buffers:
             fields[name] = replace(value, buffer=buffers[value.buffer], offset=value.offset // pair * tile)
         elif name in distances:
-            fields[name] = _number(command, name) // pair * tile
+            fields[name] = number_of(command, name) // pair * tile
     return Command(command.unit, command.layer, fields)
 
 
-def _with_commands(steps: Sequence[TileStep], changed: dict[int, Command]) -> list[TileStep]:
+def with_commands(steps: Sequence[TileStep], changed: dict[int, list[Command]]) -> list[TileStep]:
     """Return steps with other commands in place of some, by the identity of those that are replaced."""
     return [
         replace(
             step,
             unit_cycles=None,
-            loads=[changed.get(id(command), command) for command in step.loads],
-            matrix=[changed.get(id(command), command) for command in step.matrix],
+            loads=[each for command in step.loads for each in changed.get(id(command), [command])],
+            matrix=[each for command in step.matrix for each in changed.get(id(command), [command])],
         )
         if any(id(command) in changed for command in step.commands())
         else step
@@ -290,7 +305,7 @@ def may_pack(config: MlaConfig, data: NDArray[np.uint8]) -> bool:
     """Return False if the first bytes of a constant show that its loads are not worth packing."""
     group = 2 * config.n
     first = data[: min(data.size // group, _SAMPLE) * group]
-    return bool(config.packed_loads) and packed_bytes(first, config.n) <= _WORTHWHILE * first.size
+    return bool(config.packed_loads) and packed_bytes(first, config.n) <= WORTHWHILE * first.size
 
 
 def pack_loads(config: MlaConfig, steps: Sequence[TileStep]) -> list[TileStep]:
@@ -307,13 +322,15 @@ def pack_loads(config: MlaConfig, steps: Sequence[TileStep]) -> list[TileStep]:
             for ref in command.reads():
                 if ref.buffer.memory == BufferMemory.DRAM and ref.buffer.data is not None:
                     loads[ref.buffer].append(command)
-    packed: dict[int, Command] = {}
+    packed: dict[int, list[Command]] = {}
     for buffer, commands in loads.items():
         packed |= _packed(config, buffer, commands)
-    return _with_commands(steps, packed)
+    return with_commands(steps, packed)
 
 
-def _packed(config: MlaConfig, buffer: CircularBuffer, commands: Sequence[Command]) -> dict[int, Command]:
+def _packed(
+    config: MlaConfig, buffer: CircularBuffer, commands: Sequence[Command]
+) -> dict[int, list[Command]]:
     """Return the packed loads by the identity of the loads that they replace; none if it is not worthwhile."""
     n, data = config.n, buffer.data
     assert data is not None
@@ -327,13 +344,13 @@ def _packed(config: MlaConfig, buffer: CircularBuffer, commands: Sequence[Comman
         if each not in known:
             known[each] = pack(each.read(data), n)
     lengths = {each: ceil_div(line.size, n) * n for each, line in known.items()}
-    if len(known) > _MAX_LENGTHS:
+    if len(known) > _MAX_LENGTHS and len({each.size for each in known}) <= _MAX_SIZES:
         longest: dict[int, int] = {}
         for each, length in lengths.items():
             longest[each.size] = max(longest.get(each.size, 0), length)
         lengths = {each: longest[each.size] for each in known}
     size, length = sum(each.size for each in known), sum(lengths.values())
-    if length > _WORTHWHILE * size or size - length < _MIN_SAVED_BEATS * n * len(known):
+    if length > WORTHWHILE * size or size - length < MIN_SAVED_BEATS * n * len(known):
         return {}
     places, at = {}, 0
     for each in sorted(known, key=lambda each: (each.size, each.start)):
@@ -345,18 +362,20 @@ def _packed(config: MlaConfig, buffer: CircularBuffer, commands: Sequence[Comman
     target = CircularBuffer(BufferMemory.DRAM, buffer.name, at, data=contents, family=buffer.family)
     word = LOAD_WORD.pack(packed=1)
     return {
-        id(command): Command(
-            Unit.LOAD,
-            command.layer,
-            {
-                "word": word,
-                "dram": BufferRef(target, 0, places[each]),
-                "dst": command.fields["dst"],
-                "len": lengths[each],
-                "z_count": each.size // (2 * n),
-                "dst_z": 2 * n,
-            },
-        )
+        id(command): [
+            Command(
+                Unit.LOAD,
+                command.layer,
+                {
+                    "word": word,
+                    "dram": BufferRef(target, 0, places[each]),
+                    "dst": command.fields["dst"],
+                    "len": lengths[each],
+                    "z_count": each.size // (2 * n),
+                    "dst_z": 2 * n,
+                },
+            )
+        ]
         for command, each in zip(commands, lines, strict=True)
         if each is not None
     }

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import ceil
+from math import ceil, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from compiler.ir.identity import identity
 from compiler.layers.base import Layer
 from compiler.lowering.lower import LoweredNetwork
 from hw.config import MlaConfig
-from hw.isa.commands import LOAD_WORD
+from hw.isa.commands import LOAD_WORD, MATRIX_WORD
 from hw.isa.enums import Unit
 
 
@@ -29,7 +29,7 @@ class Floor:
     Parameters
     ----------
     macs : int
-        Multiply-accumulates, as defined by the model.
+        Multiply-accumulates, as defined by the model, or fewer if tiles of weights are skipped.
     bytes : int
         Bytes that must be transferred over the bus at least once.
     """
@@ -63,10 +63,19 @@ class CompulsoryTraffic:
         Bytes of each input and output tensor of the stage; tensors that share memory are counted once.
     constants : dict
         Bytes of weights, parameters and tables, by the index of the first layer that needs them.
+    products : dict
+        Multiply-accumulates for which MATRIX has time, by the index of the layer; fewer than the model defines if tiles
+        of weights are skipped, or multiplied in wide mode.
     """
 
     ends: dict[str, int]
     constants: dict[int, int]
+    products: dict[int, int]
+
+    def macs(self, lowered: LoweredNetwork) -> list[int]:
+        """Return the multiply-accumulates of each layer, without those that its commands avoid."""
+        layers = enumerate(lowered.layers)
+        return [min(layer.macs, self.products.get(number, layer.macs)) for number, layer in layers]
 
 
 def _weights(graph: Graph, layers: Sequence[Layer], traffic: CompulsoryTraffic) -> int:
@@ -83,12 +92,12 @@ def layer_floors(lowered: LoweredNetwork, traffic: CompulsoryTraffic) -> list[Fl
     graph = lowered.graph
     ends = {lowered.root(name): size for name, size in traffic.ends.items()}
     floors = []
-    for number, layer in enumerate(lowered.layers):
+    for number, (layer, macs) in enumerate(zip(lowered.layers, traffic.macs(lowered), strict=True)):
         names = {name for name in (*layer.inputs, layer.y) if not graph.tensors[name].constant}
         sizes = ((graph.tensors[name].bytes, ends.get(lowered.root(name))) for name in names)
         size = sum(own if moved is None else min(own, moved) for own, moved in sizes)
         weights = min(_constants(graph, [layer]), traffic.constants.get(number, 0))
-        floors.append(Floor(layer.macs, size + weights))
+        floors.append(Floor(macs, size + weights))
     return floors
 
 
@@ -103,16 +112,14 @@ def network_floor(stages: Sequence[tuple[LoweredNetwork, CompulsoryTraffic]]) ->
     ends: dict[str, int] = {}
     for _, traffic in stages:
         ends |= {name: max(size, ends.get(name, 0)) for name, size in traffic.ends.items()}
-    macs = sum(layer.macs for lowered, _ in stages for layer in lowered.layers)
+    macs = sum(sum(traffic.macs(lowered)) for lowered, traffic in stages)
     weights = sum(_weights(lowered.graph, lowered.layers, traffic) for lowered, traffic in stages)
     return Floor(macs, sum(ends.values()) + weights)
 
 
 def body_floor(lowered: LoweredNetwork, traffic: CompulsoryTraffic) -> Floor:
     """Return the minimum work of a stage in a control-flow subgraph, whose inputs and outputs may stay on chip."""
-    return Floor(
-        sum(layer.macs for layer in lowered.layers), _weights(lowered.graph, lowered.layers, traffic)
-    )
+    return Floor(sum(traffic.macs(lowered)), _weights(lowered.graph, lowered.layers, traffic))
 
 
 class _Lines(NamedTuple):
@@ -135,8 +142,11 @@ def _fills(word: int) -> bool:
     return bool(LOAD_WORD.unpack(word)["fill"])
 
 
-def compulsory_traffic(stream: CommandStream) -> CompulsoryTraffic:
-    """Return the bytes that the commands of a stage transfer, with each address counted once."""
+def compulsory_traffic(stream: CommandStream, n: int) -> CompulsoryTraffic:
+    """Return the bytes that the commands of a stage transfer, with each address counted once.
+
+    `n` is the number of rows and columns of the array.
+    """
     touched, layers = _touched(stream)
     graph = stream.lowered.graph
     rings = {stream.layouts[name].buffer: name for name in (*graph.inputs, *graph.outputs)}
@@ -145,7 +155,19 @@ def compulsory_traffic(stream: CommandStream) -> CompulsoryTraffic:
     for ring, size in touched.items():
         if ring.data is not None:
             constants[layers[ring]] += size
-    return CompulsoryTraffic(ends, dict(constants))
+    products: dict[int, int] = defaultdict(int)
+    for command in stream.commands:
+        if command.unit == Unit.MATRIX:
+            products[command.layer] += _rows_times_tiles(command) * n**2
+    return CompulsoryTraffic(ends, dict(constants), dict(products))
+
+
+def _rows_times_tiles(command: Command) -> int:
+    """Return the number of rows of activations of a MATRIX command, each counted once per tile of weights."""
+    numbers = dict(_numbers(command))
+    if MATRIX_WORD.unpack(numbers.get("word", MATRIX_WORD.pack()))["dw"]:
+        return numbers.get("oc_count", 1) * numbers.get("dw_len", 1)
+    return prod(numbers.get(f"{dim}_count", 1) for dim in ("oc", "ic", "ky", "kx", "y", "x"))
 
 
 def _touched(stream: CommandStream) -> tuple[dict[CircularBuffer, int], dict[CircularBuffer, int]]:

@@ -3,7 +3,7 @@
 from compiler.quantize.bits import WeightNarrower, fit_bits
 from compiler.quantize.quantize import quantize
 from compiler.quantize.report import LayerBits, OutputReport, QuantizationReport, TensorReport, WeightReport
-from compiler.quantize.weights import GroupWeights, group_weights, quantize_groups
+from compiler.quantize.weights import GroupWeights, group_weights, prune_mask, quantize_groups
 
 __all__ = [
     "GroupWeights",
@@ -15,6 +15,7 @@ __all__ = [
     "WeightReport",
     "fit_bits",
     "group_weights",
+    "prune_mask",
     "quantize",
     "quantize_groups",
 ]

@@ -30,6 +30,8 @@ _FRACTIONS = np.linspace(1.0, 0.5, 26)
 _SWEEPS = 4
 #: Largest scale of a group of weights, an unsigned 8-bit integer.
 _MAX_GROUP_SCALE = 255
+#: Patterns of pruned weights, and share of zeros from which weights count as pruned; other weights have at most 10%.
+PATTERNS, _PRUNED = ("2:4", "tiles"), 0.2
 #: Exponents of the importance of the operand's elements that `activation_scales` tries.
 _EXPONENTS = (0.0, 0.15, 0.3, 0.45, 0.6)
 
@@ -108,22 +110,148 @@ def compensated(weights: Real, moments: Real, scale: Real, low: int = -127, high
     (outputs, products) float64 array
         Integers between `low` and `high`.
     """
+    steps = np.broadcast_to(scale[:, None] if scale.ndim == 1 else scale, weights.shape)
+    rounded, free = np.zeros_like(weights), ~_stay_zero(weights)
+
+    def nearest(i: int, column: Real) -> Real:
+        rounded[:, i] = np.clip(np.rint(column / steps[:, i]), low, high) * free[:, i]
+        return rounded[:, i] * steps[:, i]
+
+    _compensate(weights, moments, nearest)
+    return rounded
+
+
+def _compensate(weights: Real, moments: Real, choose: Callable[[int, Real], Real]) -> None:
+    """Choose the weights of one product after the other, each time with the remaining ones adjusted to the errors.
+
+    `choose` receives the index of a product and its adjusted weights, and returns its new weights. The method is that
+    of `compensated`.
+    """
     count = weights.shape[1]
     order = np.argsort(-np.diag(moments), kind="stable")
-    rest, rounded = weights[:, order].copy(), np.zeros_like(weights)
-    steps = np.broadcast_to(scale[:, None] if scale.ndim == 1 else scale, weights.shape)[:, order]
+    rest = weights[:, order].copy()
     inverse = np.linalg.inv(damped(moments)[np.ix_(order, order)])
     upper = np.linalg.cholesky((inverse + inverse.T) / 2).T
     for start in range(0, count, _COMPENSATED_TOGETHER):
         stop = min(start + _COMPENSATED_TOGETHER, count)
         errors = np.zeros((len(weights), stop - start))
         for i in range(start, stop):
-            whole = np.clip(np.rint(rest[:, i] / steps[:, i]), low, high)
-            rounded[:, order[i]] = whole
-            errors[:, i - start] = (rest[:, i] - whole * steps[:, i]) / upper[i, i]
+            errors[:, i - start] = (rest[:, i] - choose(int(order[i]), rest[:, i])) / upper[i, i]
             rest[:, i + 1 : stop] -= np.outer(errors[:, i - start], upper[i, i + 1 : stop])
         rest[:, stop:] -= errors @ upper[start:stop, stop:]
-    return rounded
+
+
+def _stay_zero(weights: Real) -> NDArray[np.bool_]:
+    """Return which weights stay zero: all that are zero, if they are so many that the weights have been pruned."""
+    zero = weights == 0
+    return np.asarray(zero if zero.mean() >= _PRUNED else np.zeros_like(zero))
+
+
+def prune_mask(
+    weights: NDArray,
+    pattern: str,
+    *,
+    share: float = 0.5,
+    tile: int = 16,
+    importance: NDArray | None = None,
+) -> NDArray[np.bool_]:
+    """Return which weights of a product remain if it is pruned.
+
+    Parameters
+    ----------
+    weights : (outputs, inputs) or (outputs, kernel rows, kernel columns, inputs) array
+        Weights of a dense layer or of a convolution.
+    pattern : str
+        "2:4": of each four consecutive inputs, for each output and kernel position, two remain, and of a last group of
+        fewer inputs at most two. "tiles": tiles of `tile` outputs and as many inputs, at one kernel position, remain
+        or are zero as a whole.
+    share : float
+        Share of the tiles that become zero, 0 to 1.
+    tile : int
+        Outputs and inputs of a tile: N of the machine.
+    importance : array or None
+        Factor of the square of each weight, of the same shape, by which weights are compared; None for 1.
+
+    Returns
+    -------
+    bool array
+        True for weights that remain, of the same shape.
+
+    Raises
+    ------
+    InputError
+        The pattern is unknown, a number is out of range, or the weights do not have two or four dimensions.
+    """
+    check_pattern(pattern, share, tile)
+    if weights.ndim not in (2, 4):
+        raise InputError(f"weights must have two or four dimensions, not the shape {list(weights.shape)}")
+    score = np.square(weights.astype(np.float64)) * (1.0 if importance is None else importance)
+    inputs = score.shape[-1]
+    if pattern == "2:4":
+        padded = np.full((*score.shape[:-1], -(-inputs // 4) * 4), -1.0)
+        padded[..., :inputs] = score
+        groups = padded.reshape(*score.shape[:-1], -1, 4)
+        ranks = np.argsort(np.argsort(-groups, -1, kind="stable"), -1)
+        return np.asarray((ranks < 2).reshape(padded.shape)[..., :inputs])
+    tiles = np.add.reduceat(score, np.arange(0, len(score), tile), 0)
+    tiles = np.add.reduceat(tiles, np.arange(0, inputs, tile), -1)
+    remain = np.ones(tiles.size, np.bool_)
+    remain[np.argsort(tiles.reshape(-1), kind="stable")[: round(share * tiles.size)]] = False
+    wide = np.repeat(np.repeat(remain.reshape(tiles.shape), tile, 0), tile, -1)
+    return wide[: len(score), ..., :inputs]
+
+
+def check_pattern(pattern: str, share: float, tile: int) -> None:
+    """Check the arguments of `prune_mask`.
+
+    Raises
+    ------
+    InputError
+        The pattern is unknown, or a number is out of range.
+    """
+    if pattern not in PATTERNS:
+        raise InputError(f"pattern must be {' or '.join(map(repr, PATTERNS))}, not {pattern!r}")
+    if not 0 <= share <= 1:
+        raise InputError(f"share must be from 0 to 1, not {share!r}")
+    if type(tile) is not int or tile < 1:
+        raise InputError(f"tile must be an integer of at least 1, not {tile!r}")
+
+
+def pruned(
+    weights: NDArray, pattern: str, *, share: float = 0.5, tile: int = 16, moments: Real | None = None
+) -> NDArray:
+    """Return weights of a product of which some are zero, and the others compensate the error of the outputs.
+
+    Weights are compared by the error that their removal causes after compensation, and removed one after the other as
+    `compensated` rounds them (Frantar and Alistarh, SparseGPT: Massive Language Models Can Be Accurately Pruned in
+    One-Shot, 2023).
+
+    The parameters are those of `prune_mask`, and `moments`: mean products of any two elements that the weights of an
+    output multiply, as a (products, products) array; None to leave the remaining weights as they are.
+    """
+    if moments is None:
+        return weights * prune_mask(weights, pattern, share=share, tile=tile)
+    error = 1 / np.diag(np.linalg.inv(damped(moments)))
+    mask = prune_mask(
+        weights, pattern, share=share, tile=tile, importance=error.reshape(weights.shape[1:])[None]
+    )
+    rows = weights.astype(np.float64).reshape(len(weights), -1)
+    remain = mask.reshape(rows.shape)
+    made = np.zeros_like(rows)
+
+    def masked(i: int, column: Real) -> Real:
+        made[:, i] = column * remain[:, i]
+        return made[:, i]
+
+    _compensate(rows, moments, masked)
+    a = damped(moments)
+    slope = (made - rows) @ a
+    for _ in range(_SWEEPS):  # towards the remaining weights with the smallest error of the outputs
+        for i in range(rows.shape[1]):
+            change = -slope[:, i] / a[i, i] * remain[:, i]
+            made[:, i] += change
+            slope += change[:, None] * a[i]
+    return made.reshape(weights.shape).astype(weights.dtype)
 
 
 def refined(
@@ -162,7 +290,7 @@ def refined(
     (outputs, products) float64 array
         Integers between `low` and `high`.
     """
-    a, made = damped(moments), rounded.copy()
+    a, made, free = damped(moments), rounded.copy(), ~_stay_zero(weights)
     g = None if gradients is None else damped(gradients, _GRADIENT_DAMPING)
     slope: Real = (made * scale - weights) @ a
     slope = slope if g is None else np.asarray(g @ slope, np.float64)
@@ -171,10 +299,11 @@ def refined(
         for i in range(weights.shape[1]):
             if g is None:
                 wanted = made[:, i] - slope[:, i] / (a[i, i] * scale[:, i])
-                moved = (np.clip(np.rint(wanted), low, high) - made[:, i]) * scale[:, i]
+                moved = (np.clip(np.rint(wanted), low, high) - made[:, i]) * scale[:, i] * free[:, i]
                 shift: Real = moved
             else:
-                moved = _moved(made[:, i], scale[:, i], slope[:, i], a[i, i], g, low, high)
+                ends = low * free[:, i], high * free[:, i]
+                moved = _moved(made[:, i], scale[:, i], slope[:, i], a[i, i], g, *ends)
                 shift = np.asarray(g @ moved, np.float64)
             if moved.any():
                 made[:, i] = np.rint(made[:, i] + moved / scale[:, i])
@@ -185,12 +314,17 @@ def refined(
     return made
 
 
-def _moved(column: Real, scale: Real, slope: Real, curvature: float, g: Real, low: int, high: int) -> Real:
-    """Return the changes of one column of weights that reduce the error, each output after the other."""
+def _moved(
+    column: Real, scale: Real, slope: Real, curvature: float, g: Real, low: NDArray, high: NDArray
+) -> Real:
+    """Return the changes of one column of weights that reduce the error, each output after the other.
+
+    `low` and `high` are the smallest and the largest integer of each weight.
+    """
     slope, moved = slope.copy(), np.zeros(len(column))
     for row in range(len(column)):
         wanted = round(float(column[row] - slope[row] / (g[row, row] * curvature * scale[row])))
-        change = (min(max(wanted, low), high) - column[row]) * scale[row]
+        change = (min(max(wanted, low[row]), high[row]) - column[row]) * scale[row]
         if change:
             moved[row] = change
             slope += g[:, row] * (change * curvature)
@@ -454,7 +588,7 @@ def from_rows(rows: NDArray, axis: int, shape: tuple[int, ...]) -> NDArray:
 
 
 #: Maximum number of products of an output, and of outputs per sample, whose moments are measured.
-_MAX_PRODUCTS, _MAX_OUTPUTS = 1536, 512
+MAX_PRODUCTS, _MAX_OUTPUTS = 1536, 512
 
 
 def moments_of(node: Node, weights: NDArray, values: Sequence[NDArray]) -> Real | None:
@@ -486,7 +620,7 @@ def statistics_of(node: Node, weights: NDArray, values: Sequence[NDArray]) -> tu
     """
     depthwise = node.op == "depthwise_conv2d"
     products = weights[..., 0].size if depthwise else weights[0].size
-    if node.op == "conv_transpose2d" or products > _MAX_PRODUCTS or not values:
+    if node.op == "conv_transpose2d" or products > MAX_PRODUCTS or not values:
         return None
     total, sums, count = 0.0, 0.0, 0
     for each in values:

@@ -1,7 +1,7 @@
 """Schedules, which contain all decisions for the execution of a network on a machine."""
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any
 
@@ -157,7 +157,8 @@ class LayerSchedule:
         `w_buffers`. Later layers with the same weights and as many such tiles use these buffers without loading them
         again; all these layers must not be interleaved.
     packed_weights : bool
-        True to load packed weights, if the machine expands them, wherever these need fewer bytes.
+        True to load packed weights, if the machine expands them, wherever these need fewer bytes, and to skip tiles of
+        weights that are zero, wherever this saves enough cycles. Programs are then longer.
     """
 
     rows: int = 1 << 16
@@ -253,6 +254,11 @@ class Schedule:
 
     def __repr__(self) -> str:
         return f"<Schedule: {len(self.layers)} layers, {len(self.fusions)} fusions, {len(self.programs)} program texts>"
+
+    def unpacked(self) -> "Schedule":
+        """Return the schedule without compact formats of weights, whose programs are shorter."""
+        layers = {name: replace(layer, packed_weights=False) for name, layer in self.layers.items()}
+        return replace(self, layers=layers)
 
     def to_json(self) -> str:
         """Return the schedule as a JSON document."""

@@ -41,7 +41,7 @@ def constants(network: CompiledNetwork) -> int:
 def test_results_are_exact_and_bytes_fewer(
     target: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weight_formats, "_MIN_SAVED_BEATS", 0)
+    monkeypatch.setattr(weight_formats, "MIN_SAVED_BEATS", 0)
     config = load_target(target)
     for _ in range(6):
         draft = Draft(rng)

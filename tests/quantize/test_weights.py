@@ -201,7 +201,7 @@ def test_grouped_weights_run_with_factors_and_lose_little(rng) -> None:
         return float(np.square(evaluate(found, inputs)[x.name] - exact).sum())
 
     assert noise(made) < noise(nearest)
-    for target, op in (("n8", "block_dense"), (replace(load_target("n8"), wide=0), "dense")):
+    for target, op in (("n8", "block_dense"), (replace(load_target("n8"), wide=0, sparse=0), "dense")):
         network = compile(made, target, calibration=samples)
         layers = [each for stage in network.stages for each in stage.infos]
         assert [each.ops for each in layers] == [(op,), (op,)]

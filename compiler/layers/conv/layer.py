@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,11 @@ from compiler.util.tiles import ceil_div
 from cosim.semantics.sparse_weights import is_sparse
 from hw.config import MlaConfig
 from hw.isa.enums import Rounding
+
+#: Share of the tiles of weights that are not zero above which tilings do not take the others into account.
+_SPARSE = 0.9
+#: Cycles for loading the instructions of an additional command of MATRIX.
+_SPLIT_CYCLES = 12
 
 
 @identity(
@@ -98,6 +104,34 @@ class ConvLayer(Layer):
     def stored_rows(self, inputs: int, n: int) -> int:
         """Return the rows of a block's weights for some inputs in memory; each tile has a row of factors, if any."""
         return inputs + (0 if self.factors is None else ceil_div(inputs, n))
+
+    def density(self, n: int) -> float:
+        """Return the share of the tiles of n x n weights that are not zero; 1 if too few are zero to be skipped."""
+        known = self._densities
+        if n not in known:
+            known[n] = 1.0
+            if self.groups == 1 and self.w_zp == 0:
+                out_c, *kernel, in_c = self.weights.shape
+                blocks = ceil_div(out_c, n), ceil_div(in_c, n)
+                tiles = np.zeros((blocks[0] * n, *kernel, blocks[1] * n), np.bool_)
+                tiles[:out_c, ..., :in_c] = self.weights != 0
+                nonzero = tiles.reshape(blocks[0], n, -1, blocks[1], n).any((1, 4))
+                share = max(int(np.count_nonzero(nonzero)), 1) / nonzero.size
+                known[n] = share if share < _SPARSE else 1.0
+        return known[n]
+
+    def split_cycles(self, n: int, times: int) -> float:
+        """Return the cycles for loading the commands between which tiles of zeros are skipped.
+
+        `times` is the number of tiles of rows for which each tile of weights is multiplied.
+        """
+        out_c, *kernel, in_c = self.weights.shape
+        density, tiles = self.density(n), ceil_div(out_c, n) * prod(kernel) * ceil_div(in_c, n)
+        return _SPLIT_CYCLES * times * tiles * density * (1 - density)
+
+    @cached_property
+    def _densities(self) -> dict[int, float]:
+        return {}
 
     def groups_are_blocks(self, n: int) -> bool:
         """Return True if the outputs of each of several groups fit one block of `n` channels.

@@ -106,6 +106,9 @@ class _Cut:
         packed = pack_pixels(layer, s.pixels_per_pass) if packs else layer
         #: Convolution whose kernels the strips of pixels contain, and output columns per strip.
         self.wide, self.strip_pixels = strips_of(packed, self.layout, whole, n)
+        #: Share of the tiles of weights that are loaded and multiplied.
+        skips = self.layout == Im2colLayout.PIXELS and s.packed_weights
+        self.density = layer.density(n) if skips else 1.0
         deep = {Im2colLayout.PIXELS: 1, Im2colLayout.ROWS: kernel_w}.get(self.layout, self.taps)
         self.kernel_w, self.blocks, self.k_blocks = (
             kernel_w,
@@ -210,7 +213,7 @@ class _Cut:
         Each pass takes at least `least` cycles, or those of a tile of weights.
         """
         least = max(least, self.context.config.tile_cycles + (self.layer.factors is not None))
-        cycles = strips * max(groups * (self.y.w - self.direct), least)
+        cycles = self.density * strips * max(groups * (self.y.w - self.direct), least)
         return cycles + (self.direct > 0) * rows * max(groups * self.direct, least)
 
     def drains(self, rows: int, block: int, blocks: int) -> tuple[float, int]:
@@ -261,7 +264,10 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
         block = (groups - 1) * cut.columns
         ends.append(_Tile(cut, (0, 0, 0), 0, rows, block, first=False, last=True))
     # The inputs of the first load are gathered before the first tile.
-    saved, whole = -cut.gathers(cut.rows_per_load), (row_tiles * groups - len(ends)) * cut.parts
+    saved = -cut.gathers(cut.rows_per_load)
+    if cut.density < 1:
+        saved -= layer.split_cycles(cut.n, row_tiles)
+    whole = (row_tiles * groups - len(ends)) * cut.parts
     if s.split_last_tile and cut.groups * (whole + sum(tile.steps for tile in ends)) > MAX_SIMULATED_TILES:
         drained = ends[-1].parts()[-1]  # the last tile is extrapolated, and its parts are not simulated
         points = ends[-1].rows * ends[-1].columns - drained.rows * drained.blocks
@@ -387,7 +393,7 @@ class _Tile:
         taps = self.columns * cut.taps
         if self.block + self.columns == cut.blocks:
             taps += cut.shared.more_rows(cut.kernel_h, cut.stride) * cut.taps // cut.kernel_h
-        loads.append(("w", (self.key[0], self.block, k), float(taps * deep)))
+        loads.append(("w", (self.key[0], self.block, k), cut.density * taps * deep))
         fuse = store = gathers = 0.0
         if drained:
             pixels = drained * cut.y.w

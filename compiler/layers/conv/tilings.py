@@ -57,6 +57,8 @@ _TILE_OVERHEAD_CYCLES = 8
 _SPLIT_CANDIDATES = 4
 #: Transfer time, in memory latencies, below which a tile of weights counts as small.
 _MAX_SMALL_LOAD_LATENCIES = 4
+#: Additional buffers of weights if tiles of weights that are zero are not loaded, so that loads have different lengths.
+_UNEQUAL_LOAD_BUFFERS = 2
 #: Minimum size of a first tile's input, in blocks of N beats, for which loading in parts is worthwhile.
 _MIN_SPLIT_INPUT_BLOCKS = 3
 #: Shares of the strips of whole rows, in eighths, that FUSE gathers if LOAD loads the others.
@@ -126,6 +128,8 @@ class ConvTiler:
         padding = layer.pads[1] + layer.pads[3] if layout == Im2colLayout.ROWS and self.strips == 1 else 0
         self.pitch = self.x.w + padding
         self.k_blocks = ceil_div(self.in_c, n)
+        #: Share of the tiles of weights that are not zero.
+        self.density = layer.density(n) if layout == Im2colLayout.PIXELS else 1.0
         # This saves five bus beats per block of channels and costs three additional FUSE cycles per pixel and block.
         self.common_scale = self.images * self.y.h * self.y.w == 1 and layer.drain.common_scale
 
@@ -163,8 +167,11 @@ class ConvTiler:
         """Yield tilings with complete sums, and with partial sums if complete sums do not fit or delay the array."""
         passes = passes_per_pixel(self.layer, self.layout, self.wide.weights.shape[2], self.n)
         passes *= self.blocks / ceil_div(self.layer.group_outputs, self.n)  # of all groups that are blocks
+        passes *= self.density
         array = passes * max(self.images * self.y.h * self.y.w, self.context.config.tile_cycles)
-        enough = _SUFFICIENT_RATIO * self.groups * max(array, self.blocks * self.taps * self.in_c)
+        enough = (
+            _SUFFICIENT_RATIO * self.groups * max(array, self.density * self.blocks * self.taps * self.in_c)
+        )
         depths = [self.k_blocks]
         if self.layout == Im2colLayout.PIXELS and not self.grouped:
             depths = cuts(self.k_blocks)
@@ -284,10 +291,11 @@ class ConvTiler:
         w_times = tiles if (tile.order == "rows" or not whole) and w_buffers < w_tiles else 1
         w_stream = 0.0
         if w_buffers < w_tiles:  # the load of each tile of weights has a latency, but several loads overlap
-            load, turn = w_bytes / n * context.beat, array / (w_times * w_tiles)
+            load, turn = self.density * w_bytes / n * context.beat, array / (w_times * w_tiles)
             around = load + turn + context.latency
             # Small tiles need an additional buffer, because units delay one another.
             wanted = ceil(around / max(load, turn)) + (load < _MAX_SMALL_LOAD_LATENCIES * context.latency)
+            wanted += _UNEQUAL_LOAD_BUFFERS * (self.density < 1)
             w_buffers = max(min(wanted, _MAX_WEIGHT_BUFFERS, w_tiles, int(left // w_bytes)), w_least)
             w_stream = w_times * w_tiles * around / w_buffers
         again = (not whole and not kept) or (tile.order == "channels" and row_loads * parts > x_buffers)
@@ -296,7 +304,7 @@ class ConvTiler:
         groups_of_rows = ceil_div(tile.rows, shared.rows)
         drain = pixels * (self.blocks - 1) + tiles * self.y.w * groups_of_rows * shared.segments
         bus = (
-            w_times * self.blocks * self.taps * layer.stored_rows(self.in_c, n)
+            self.density * w_times * self.blocks * self.taps * layer.stored_rows(self.in_c, n)
             + x_times * row_loads * x_beats / part
         )
         bus += 0 if context.y_on_chip else drain * size
@@ -306,7 +314,7 @@ class ConvTiler:
             loads = x_times * row_loads * parts / side
             around = x_beats * side * context.beat + array / loads + context.latency
             x_stream = loads * around / (x_buffers / side)
-        part_in, part_array = (w_bytes / n + x_beats) * context.beat, array / steps
+        part_in, part_array = (self.density * w_bytes / n + x_beats) * context.beat, array / steps
         start = part_in + (parts - 1) * max(part_in - part_array, 0)
         issue = TILE_CYCLES * (2 if gathers else 1)
         cycles = max(
@@ -317,6 +325,8 @@ class ConvTiler:
             cycles += tiles * _SUM_WAIT_CYCLES
         cycles += self._end(tile) + start + tiles * groups * _TILE_OVERHEAD_CYCLES + (steps - tiles * groups)
         cycles += context.neighbour_cycles * (tile.rows / self.y.h if tile.order == "rows" else 1)
+        if self.density < 1:
+            cycles += layer.split_cycles(n, tiles)
         cycles += (
             0
             if context.x_on_chip
@@ -367,7 +377,7 @@ class ConvTiler:
             if self.direct:
                 passes = window_passes(layer, Im2colLayout.ROWS, width, n, size)
                 cycles += many * passes * self._pass(groups * self.direct)
-        return tiles * cycles
+        return self.density * tiles * cycles
 
     def _end(self, tile: ConvTile) -> float:
         """Return the cycles that the first tile waits for the previous layer, or that draining the last tile takes.

@@ -13,7 +13,6 @@ from compiler.codegen.executable import StageExecutable, rebased, share_memory
 from compiler.options import CompileOptions
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.stages import BatchVariant, Stage
-from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.micro_instruction import MAX_OPERANDS
@@ -61,7 +60,7 @@ def with_sizes(
     for index, size in reversed(list(enumerate(options.batches))):
         if _words(made) <= made[index].config.wis_words:
             break
-        made[index] = build(replace(single, batch=size, schedule=_unpacked(made[index].schedule)))
+        made[index] = build(replace(single, batch=size, schedule=made[index].schedule.unpacked()))
     *fewer, largest = made
     _check_stages(made)
     each = zip(*(network.stages for network in made), strict=True)
@@ -74,12 +73,6 @@ def with_sizes(
 def _words(networks: Sequence[CompiledNetwork]) -> int:
     """Return the total length of the programs of several networks."""
     return sum(len(program.words) for each in networks for code in each.codes for program in code.programs)
-
-
-def _unpacked(schedule: Schedule) -> Schedule:
-    """Return a schedule without packed loads."""
-    layers = {name: replace(layer, packed_weights=False) for name, layer in schedule.layers.items()}
-    return replace(schedule, layers=layers)
 
 
 def check_room(config: MlaConfig, stages: Sequence[Stage]) -> None:
