@@ -178,7 +178,7 @@ def test_blocks_of_whole_tiles_of_int4_are_wide(block: int, high: int, wide: int
 @pytest.mark.parametrize(
     ("changes", "block", "high", "why"),
     [
-        ({"wide": 0}, 32, 7, "wide is 0"),
+        ({"wide": 0, "sparse": 0}, 32, 7, "wide is 0"),
         ({}, 24, 7, "blocks of 24 inputs, not of a multiple of 16"),
         ({}, 32, 127, "may exceed 32 bits"),
     ],

@@ -123,7 +123,7 @@ def test_random_layers_are_exact_on_the_rtl(target: str, rng: np.random.Generato
         check(convolution(Draft(rng), config.n, share), config, rng, rtl=True)
 
 
-@pytest.mark.parametrize("change", [{"packed_loads": 0}, {"wide": 0}, {"weight_rows": 1}])
+@pytest.mark.parametrize("change", [{"packed_loads": 0}, {"wide": 0, "sparse": 0}, {"weight_rows": 1}])
 def test_machines_without_options(change: dict[str, int], rng: np.random.Generator) -> None:
     config = replace(load_target("n8"), **change)
     check(product(Draft(rng), 3, 256, 128, 8, 0.2), config, rng)

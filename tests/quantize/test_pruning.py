@@ -63,7 +63,7 @@ def test_compensation_reduces_the_error_of_outputs(pattern: str, rng: np.random.
     plain, better = (pruned(weights, pattern, moments=each) for each in (None, moments))
     errors = [output_error(each - weights, moments) for each in (plain, better)]
     print(f"{pattern}: error {errors[0]:.1f} without, {errors[1]:.1f} with compensation")
-    assert errors[1] < 0.6 * errors[0]
+    assert errors[1] < 0.8 * errors[0]
     assert np.count_nonzero(better) == np.count_nonzero(plain)
 
 
