@@ -190,3 +190,13 @@ def test_cycles_fall_with_the_share_of_tiles(share: float, rng: np.random.Genera
         f"{kept:.3f} of the tiles: {report['cycles']:,} cycles, {report['cycles'] / 65536:.3f} of the dense product"
     )
     assert report["floor_cycles"] <= report["cycles"] <= (kept + 0.06) * 65_536
+
+
+def test_one_program_that_does_not_fit_does_without_skipped_tiles(rng: np.random.Generator) -> None:
+    graph = product(Draft(rng), 40, 512, 512, 8, 0.5)
+    config = replace(load_target("n8"), wis_words=2048)
+    network = compile(graph, config)
+    assert sum(len(code.parts) for code in network.codes) > 1
+    network = compile(graph, config, batches=(1,))
+    assert sum(len(code.parts) for code in network.codes) == 1
+    assert not any(layer.packed_weights for layer in network.schedule.layers.values())
