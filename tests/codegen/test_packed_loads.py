@@ -46,7 +46,7 @@ def test_results_are_exact_and_bytes_fewer(
     for _ in range(6):
         draft = Draft(rng)
         bits = int(rng.integers(1, 6))
-        sizes = [int(rng.integers(1, 10)) * 2 * config.n for _ in range(3)]
+        sizes = [int(rng.integers(3, 10)) * 2 * config.n for _ in range(3)]
         graph = chain(draft, int(rng.integers(1, 40)), sizes, bits)
         network = compile(graph, config)
         raw = compile(graph, replace(config, packed_loads=0, wide=0, sparse=0))
