@@ -41,6 +41,7 @@ def test_all_lists_public_names():
         "Session",
         "compile",
         "open_device",
+        "prune",
         "tune",
     }
     assert set(compiler.__all__) <= set(dir(compiler))
