@@ -1,22 +1,28 @@
 """Pruning of PyTorch modules, with training that keeps the pruned weights zero."""
 
+from typing import Any
+
 import numpy as np
-import torch
-from torch import nn
+import pytest
 
 import compiler
 from scripts.networks.digits import load_digits_split
 from tests.quantize.test_pruning import is_2_of_4
 
+torch: Any = pytest.importorskip(
+    "torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch"
+)
+nn = torch.nn
 
-def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+
+def digits() -> tuple[Any, Any, Any, Any]:
     train, held = load_digits_split()
     parts = [torch.from_numpy(each.images.astype(np.float32) / 16) for each in (train, held)]
     labels = [torch.from_numpy(each.labels.astype(np.int64)) for each in (train, held)]
     return parts[0], labels[0], parts[1], labels[1]
 
 
-def network() -> nn.Module:
+def network() -> Any:
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
@@ -48,7 +54,7 @@ def accuracy(module: nn.Module) -> float:
         return float((module(x).argmax(1) == y).double().mean())
 
 
-def last(weight: torch.Tensor) -> np.ndarray:
+def last(weight: Any) -> np.ndarray:
     """Return weights with the inputs last."""
     array = weight.detach().numpy()
     return array if array.ndim == 2 else array.transpose(0, 2, 3, 1)
