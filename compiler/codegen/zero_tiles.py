@@ -41,9 +41,11 @@ from hw.isa.commands import MATRIX_WORD
 from hw.isa.enums import Unit
 
 #: Minimum number of cycles that each additional command for products without tiles that are zero must save. It doubles
-#: until the additional commands of a constant need at most 1.5 instruction stores.
+#: until the additional commands of a constant need at most a share of the instruction store: at first half of it, with
+#: which programs usually stay there; then 1.5 stores, since the commands also save the cycles of loading them each time.
 _MIN_SAVED_CYCLES = 12
-_COMMAND_WORDS, _MAX_STORES, _DOUBLED = 4, 1.5, 8
+_COMMAND_WORDS, _DOUBLED = 4, 8
+_RESIDENT_STORES, _MAX_STORES = 0.5, 1.5
 
 
 def skip_zero_tiles(config: MlaConfig, steps: Sequence[TileStep]) -> list[TileStep]:
@@ -173,7 +175,7 @@ class _TiledWeights:
         for doubled in range(_DOUBLED):
             boxes = self._boxes(nonzero, sums, cost, _MIN_SAVED_CYCLES << doubled)
             words = _COMMAND_WORDS * (sum(map(len, boxes.values())) - len(self.products))
-            if words <= _MAX_STORES * self.config.wis_words:
+            if words <= (_MAX_STORES if doubled else _RESIDENT_STORES) * self.config.wis_words:
                 break
         else:
             return {}
