@@ -22,7 +22,7 @@ from cosim.rtl.rtl_device import RtlDevice
 #: Minimum utilization of the array on n16 at latency 100 for a single inference.
 UTILIZATION = 0.75
 #: Maximum cycles with weights that need half of the products, by their kind.
-CEILINGS = {"int4": 8_900_000}
+CEILINGS = {"int4": 8_900_000, "2:4": 8_900_000}
 
 Inputs = dict[str, np.ndarray]
 
@@ -108,13 +108,17 @@ def test_utilization_of_single_inference(
 
 
 def with_weights(graph: Graph, kind: str) -> Graph:
-    """Return an integer graph whose convolutions have weights of a kind in place of their own."""
+    """Return an integer graph whose layers have random weights of a kind; in "2:4", the first layer is dense."""
     rng, changed = np.random.default_rng(0), copy(graph)
     changed.tensors = tensors = dict(graph.tensors)
     for node in graph.nodes.values():
         weights = tensors[node.inputs[1]] if node.op in ("conv2d", "dense") else None
         if weights is not None and weights.data is not None:
-            data = rng.integers(-8, 8, weights.shape).astype(np.int8)
+            most = 8 if kind == "int4" else 128
+            data = rng.integers(-most, most, weights.shape).astype(np.int8)
+            if kind == "2:4" and data.shape[-1] % 4 == 0:
+                groups = data.reshape(-1, 4)
+                np.put_along_axis(groups, rng.random(groups.shape).argsort(1)[:, :2], 0, 1)
             tensors[weights.name] = replace(weights, data=data)
     return changed
 
