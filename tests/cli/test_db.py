@@ -187,7 +187,8 @@ def test_models_are_tuned_for_several_targets_ahead(mla, tmp_path):
     assert again[1]["cache_hits"] == 2
     # the best schedule for n8 may be new to n4
     assert again[0]["cache_hits"] + again[0]["neighbour_schedules"] >= 2
-    assert [row["best_cycles"] for row in again] <= [row["best_cycles"] for row in rows]
+    assert all(row["best_cycles"] <= row["baseline_cycles"] for row in again)
+    assert again[1]["best_cycles"] == rows[1]["best_cycles"]
 
 
 def test_executions_of_layers_are_kept_and_strategies_are_shown(mla, tmp_path):

@@ -263,7 +263,7 @@ def test_compiler_uses_the_fixed_point_if_gains_exceed_their_errors(monkeypatch:
 def test_attention_streams_blocks_of_rows() -> None:
     """From any other schedule, the engine finds that scores need not be stored as a whole, with the same outputs."""
     draft = Draft(np.random.default_rng(1))
-    graph = draft.graph.finish([attention(draft, 3, 100, 100, 64).name])
+    graph = draft.graph.finish([attention(draft, 1, 300, 300, 32).name])
     prepared = ModelCompiler(graph, N16.config, CompileOptions(rounding="reference"))
     engine = FusionEngine(prepared, N16, find_model(N16))
     (stage,) = prepared.lowered(prepared.fusions)
