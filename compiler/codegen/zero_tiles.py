@@ -42,7 +42,7 @@ from hw.isa.enums import Unit
 
 #: Minimum number of cycles that each additional command for products without tiles that are zero must save. It doubles
 #: until the additional commands of a constant need at most a share of the instruction store: at first half of it, with
-#: which programs usually stay there; then 1.5 stores, since the commands also save the cycles of loading them each time.
+#: which programs usually stay there; then 1.5 stores, since the commands also save the cycles of loading them again.
 _MIN_SAVED_CYCLES = 12
 _COMMAND_WORDS, _DOUBLED = 4, 8
 _RESIDENT_STORES, _MAX_STORES = 0.5, 1.5
