@@ -2,7 +2,7 @@
 
 `python -m scripts.area [FEATURE ...]` synthesizes, places and routes the unit that contains each feature, without and
 with the feature, between registers (`hw/boards/harness.py`), and prints the table of docs/fpga.md. The other options
-are those of target ulx3s-85f. A unit takes 5 to 30 minutes; units that have been built, into build/area, are not built
+are those of target ulx3s-85f. A unit takes 2 to 30 minutes; units that have been built, into build/area, are not built
 again unless the hardware has changed.
 """
 

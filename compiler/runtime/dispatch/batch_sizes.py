@@ -40,8 +40,8 @@ def with_sizes(
 ) -> CompiledNetwork:
     """Compile a network for the sizes in `options.batches`, which must have passed `check_sizes`.
 
-    Programs with packed loads are longer. If the programs do not fit the instruction store together, the largest sizes,
-    whose samples share the loads of weights, do without packed loads.
+    Programs with packed loads or without zero tiles are longer. If the programs do not fit the instruction store
+    together, the largest sizes, whose samples share the loads of weights, do without both (`Schedule.unpacked`).
 
     Parameters
     ----------
