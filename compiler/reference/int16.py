@@ -1,4 +1,8 @@
-"""LiteRT's int16 kernels for nonlinear functions, which interpolate small tables in integer arithmetic."""
+"""LiteRT's int16 kernels for nonlinear functions.
+
+Most interpolate small tables in integer arithmetic. Sigmoid and tanh of recurrent operators, and of tensors whose scale
+is a power of two, are gemmlowp's functions of fixed-point numbers, tabulated for all 65,536 values.
+"""
 
 from collections.abc import Callable
 from functools import cache
@@ -8,7 +12,7 @@ import numpy as np
 from compiler.reference.fixed_point import Int64, round_half_away
 from compiler.reference.node_invocation import Array, NodeInvocation
 from compiler.util.scaling import quantize_multiplier
-from cosim.semantics.fixed_point import scale
+from cosim.semantics.fixed_point import half_away, half_up, scale
 from hw.isa.enums import Rounding
 
 #: Fraction of the linear interpolation's midpoint error by which entries of the sigmoid's table are corrected.
@@ -17,11 +21,97 @@ _MIDPOINT_CORRECTION = 0.5
 _STEPS = 512
 #: Number of units per 1.0 of a scaled x.
 _UNITS = 3.0 * 4096
-_INT16_MIN, _INT16_MAX = -(1 << 15), (1 << 15) - 1
+#: Largest difference of the base-2 logarithm of a scale from an integer at which LiteRT (`CheckedLog2`) rounds it.
+_POWER_OF_TWO_TOLERANCE = np.float32(1e-3)
+_INT16_MIN, INT16_MAX = -(1 << 15), (1 << 15) - 1
+#: exp(-2**k) for k = -2..4, in units of 2**-31.
+_POWERS = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
+#: exp(-1/8), 1/3 in units of 2**-31; 48/17 and -32/17 in units of 2**-29.
+_EXP_EIGHTH, _THIRD, _NEWTON_START = 1895147668, 715827883, (1515870810, -1010580540)
+#: Number of integer bits of the values of gemmlowp's sigmoid and tanh.
+_GEMMLOWP_BITS = 3
 #: Scale of the input of the softmax's exponential, which covers -10..0.
 _EXP_STEP = 10.0 / 65535
 #: Scale of the results of the softmax's tables.
 _UNIT_STEP = 2.0 / 65535
+
+
+def saturate16(values: Int64) -> Int64:
+    """Saturate to int16."""
+    return np.clip(values, _INT16_MIN, INT16_MAX)
+
+
+def _constant(value: int) -> int:
+    """Return a 31-bit constant with 15 bits, as gemmlowp rounds it."""
+    return min(INT16_MAX, int(half_away(np.asarray(value, np.int64), 16)))
+
+
+def _times(a: Int64, b: Int64 | int) -> Int64:
+    """Multiply values in units of 2**-15, with ties rounded up; -1 * -1 saturates."""
+    return saturate16(half_up(a * b, 15))
+
+
+def _shifted(a: Int64, bits: int) -> Int64:
+    """Shift values; left shifts saturate, right shifts round with ties away from zero."""
+    return saturate16(a << bits) if bits >= 0 else half_away(a, -bits)
+
+
+def _exp(a: Int64, integer_bits: int) -> Int64:
+    """Compute exp(a) for a <= 0 with the given number of integer bits; the result has none."""
+    fraction = 15 - integer_bits
+    quarter = 1 << (fraction - 2)
+    low = (a & (quarter - 1)) - quarter
+    x = _shifted(low, integer_bits) + (1 << 12)
+    x2 = _times(x, x)
+    x3, x4 = _times(x2, x), _times(x2, x2)
+    tail = _shifted(_times(_shifted(x4, -2) + x3, _constant(_THIRD)) + x2, -1)
+    eighth = _constant(_EXP_EIGHTH)
+    result, rest = saturate16(eighth + _times(x + tail, eighth)), low - a
+    for k, power in enumerate(_POWERS[: integer_bits + 2]):
+        result = np.where(rest >> (fraction - 2 + k) & 1, _times(result, _constant(power)), result)
+    if integer_bits > 5:  # the powers end at exp(-16)
+        result = np.where(a < -(32 << fraction), 0, result)
+    return np.where(a == 0, INT16_MAX, result)
+
+
+def _newton(a: Int64) -> Int64:
+    """Compute 2 / (1 + a) for 0 <= a < 1 with two integer bits."""
+    half = (a + INT16_MAX + 1) >> 1
+    x = _constant(_NEWTON_START[0]) + _times(half, _constant(_NEWTON_START[1]))
+    for _ in range(3):
+        x = x + _shifted(_times(x, (1 << 13) - _times(half, x)), 2)
+    return x
+
+
+@cache
+def _all_int16() -> Int64:
+    return np.arange(_INT16_MIN, INT16_MAX + 1, dtype=np.int64)
+
+
+@cache
+def _sigmoids(integer_bits: int) -> Int64:
+    """Return the sigmoid of all int16 numbers with the given number of integer bits, in units of 2**-15."""
+    x = _all_int16()
+    positive = _shifted(_newton(_exp(-np.abs(x), integer_bits)), 1)
+    return np.where(x == 0, 1 << 14, np.where(x > 0, positive, INT16_MAX - positive))
+
+
+@cache
+def _tanhs(integer_bits: int) -> Int64:
+    """Return the tanh of all int16 numbers with the given number of integer bits, in units of 2**-15."""
+    x = _all_int16()
+    size = _shifted(_newton(_exp(-np.abs(x), integer_bits + 1)) - (1 << 13), 2)
+    return np.sign(x) * size
+
+
+def gemmlowp_sigmoid(integer_bits: int, x: Int64) -> Int64:
+    """Compute gemmlowp's sigmoid of int16 numbers with the given number of integer bits, in units of 2**-15."""
+    return _sigmoids(integer_bits)[x - _INT16_MIN]
+
+
+def gemmlowp_tanh(integer_bits: int, x: Int64) -> Int64:
+    """Compute gemmlowp's tanh of int16 numbers with the given number of integer bits, in units of 2**-15."""
+    return _tanhs(integer_bits)[x - _INT16_MIN]
 
 
 def is_int16(call: NodeInvocation) -> bool:
@@ -38,29 +128,51 @@ def is_unit(call: NodeInvocation) -> bool:
 
 def sigmoid(call: NodeInvocation) -> Int64:
     """Compute 1 / (1 + exp(-x)) in units of 2**-15."""
-    x = _scaled(call)
-    found = _interpolated(np.abs(x), 9, _INT16_MAX << 10)
+    left = _shift_of_power(call, 0)
+    if left is not None and call.kernels == "xnnpack":
+        return gemmlowp_sigmoid(_GEMMLOWP_BITS, call.values[0].astype(np.int64))
+    x = _scaled(call, left)
+    found = _interpolated(np.abs(x), 9, INT16_MAX << 10)
     found = np.where(x >= 0, found + (1 << 9), (1 << 25) - found + (1 << 9) - 1)
     return found >> 10
 
 
 def tanh(call: NodeInvocation) -> Int64:
     """Compute the hyperbolic tangent, 2 * sigmoid(2 * x) - 1, in units of 2**-15."""
-    x = _scaled(call)
+    left = _shift_of_power(call, 1)
+    if left is not None and call.kernels == "xnnpack":
+        return gemmlowp_tanh(_GEMMLOWP_BITS, saturate16(call.values[0].astype(np.int64) << left))
+    x = _scaled(call, left)
     found = _interpolated(np.abs(x), 8, 0xFFFF << 8)
     found = np.where(x >= 0, found - (1 << 23) + (1 << 7), -found + (1 << 23) + (1 << 7) - 1)
     return found >> 8
 
 
-def _scaled(call: NodeInvocation) -> Int64:
-    """Return the operand in units of 1 / (3 * 4096)."""
-    x, real = call.values[0].astype(np.int64), float(call.scale())
-    mantissa, exponent = np.frexp(real)
-    left = 12 + int(exponent) - 1
-    if mantissa == 0.5 and left in (0, 1):
+def _shift_of_power(call: NodeInvocation, most: int) -> int | None:
+    """Return the left shift of x to 12 fraction bits if its scale is, for LiteRT, a power of two; else None.
+
+    LiteRT (`CheckedLog2`) rounds the logarithm of the scale.
+
+    Parameters
+    ----------
+    call : NodeInvocation
+        Node with an int16 operand.
+    most : int
+        Largest left shift for which LiteRT has a kernel.
+    """
+    logarithm = np.log(np.float32(call.scale())) * np.float32(1 / np.log(2))
+    left = 12 + int(np.rint(logarithm))
+    near = abs(logarithm - np.rint(logarithm)) < _POWER_OF_TWO_TOLERANCE
+    return left if near and 0 <= left <= most else None
+
+
+def _scaled(call: NodeInvocation, left: int | None) -> Int64:
+    """Return the operand in units of 1 / (3 * 4096); `left` is the result of `_shift_of_power`."""
+    x = call.values[0].astype(np.int64)
+    if left is not None:
         return x * (3 << left)
-    multiplier, shift = real * _UNITS, 0
-    while multiplier <= _INT16_MAX / 2 and shift <= 30:
+    multiplier, shift = float(call.scale()) * _UNITS, 0
+    while multiplier <= INT16_MAX / 2 and shift <= 30:
         multiplier, shift = multiplier * 2, shift + 1
     return x * int(multiplier) + (1 << shift >> 1) >> shift
 
@@ -89,13 +201,13 @@ def softmax(call: NodeInvocation, away: Int64) -> Int64:
     # Shifted differences that exceed 32 bits wrap, as in LiteRT.
     wide = (away << max(exponent, 0)).astype(np.int32).astype(np.int64)
     scaled = scale(wide, multiplier, min(exponent, 0), 0, Rounding.DOUBLE)
-    powers = _looked_up(_exponentials(), np.clip(scaled + _INT16_MAX, _INT16_MIN, _INT16_MAX))
+    powers = _looked_up(_exponentials(), np.clip(scaled + INT16_MAX, _INT16_MIN, INT16_MAX))
     sums = powers.sum(-1, keepdims=True)
     headroom = 32 - np.frexp(sums.astype(np.float64))[1].astype(np.int64)  # leading zeros
     fraction = ((sums << (headroom - 1)) + (1 << 13) >> 14) - (1 << 15) - (1 << 16)
-    inverse = _looked_up(_reciprocals(), np.clip(fraction, _INT16_MIN, _INT16_MAX))
+    inverse = _looked_up(_reciprocals(), np.clip(fraction, _INT16_MIN, INT16_MAX))
     shift = 31 - headroom
-    return np.clip(powers * inverse + (np.int64(1) << (shift - 1)) >> shift, 0, _INT16_MAX)
+    return np.clip(powers * inverse + (np.int64(1) << (shift - 1)) >> shift, 0, INT16_MAX)
 
 
 def _looked_up(table: Int64, x: Int64) -> Int64:
@@ -105,7 +217,7 @@ def _looked_up(table: Int64, x: Int64) -> Int64:
     return table[index] + (slope * (x & 0x7F) + 64 >> 7)
 
 
-def _sigmoids() -> Int64:
+def _sigmoid_table() -> Int64:
     """Return the sigmoid's table at multiples of 1/24, in units of 2**-16, corrected by half the midpoint error."""
     indices = np.arange(256)
     here, middle, there = (65536 / (1 + np.exp(-(indices + offset) / 24)) for offset in (0, 0.5, 1))
@@ -114,12 +226,12 @@ def _sigmoids() -> Int64:
     return entries
 
 
-_SIGMOID = _sigmoids()
+_SIGMOID = _sigmoid_table()
 
 
 @cache
 def _exponentials() -> Int64:
-    return _table(np.exp, (_EXP_STEP, _INT16_MAX), (_UNIT_STEP, 0), np.float64)
+    return _table(np.exp, (_EXP_STEP, INT16_MAX), (_UNIT_STEP, 0), np.float64)
 
 
 @cache
@@ -135,7 +247,7 @@ def by_table(call: NodeInvocation, function: Callable[[Array], Array]) -> Int64:
 
 def of_positive(call: NodeInvocation, function: Callable[[Array], Array], *, greatest: bool) -> Int64:
     """Look up a function of positive values in a table; values up to 0 yield the largest or the smallest integer."""
-    bound = _INT16_MAX if greatest else _INT16_MIN
+    bound = INT16_MAX if greatest else _INT16_MIN
     limit = call.output_scale * np.float32(bound - call.output_zero)
 
     def single(x: Array) -> Array:
@@ -158,8 +270,8 @@ def _table(
     kind : type
         float32 or float64, the type in which LiteRT computes the table.
     """
-    first, last = (kind(given[0]) * kind(each - given[1]) for each in (_INT16_MIN, _INT16_MAX))
-    lowest, highest = (kind(made[0]) * kind(each - made[1]) for each in (_INT16_MIN, _INT16_MAX))
+    first, last = (kind(given[0]) * kind(each - given[1]) for each in (_INT16_MIN, INT16_MAX))
+    lowest, highest = (kind(made[0]) * kind(each - made[1]) for each in (_INT16_MIN, INT16_MAX))
     inverse = kind(65536) / (highest - lowest)
     width = (last - first) / kind(_STEPS)
     indices = np.arange(_STEPS).astype(kind)
@@ -175,4 +287,4 @@ def _table(
     interpolated = nearest((there + nearest(here)) / kind(2))
     entries = nearest(here) - nearest((interpolated - middle) / kind(2))
     entries = np.append(entries, nearest(units(np.array([last]))))
-    return np.clip(entries, _INT16_MIN, _INT16_MAX).astype(np.int64)
+    return np.clip(entries, _INT16_MIN, INT16_MAX).astype(np.int64)

@@ -1,99 +1,21 @@
 """LiteRT's integer kernels of recurrent operators: LSTM with int16 cells, and SVDF with int16 states.
 
 The matrix products are separate nodes, which produce int32 sums; the operators of this module do the rest. Sigmoid and
-tanh are gemmlowp's functions of int16 fixed-point numbers, tabulated for all 65,536 values.
+tanh are gemmlowp's functions of int16 fixed-point numbers (int16.py).
 """
-
-from functools import cache
 
 import numpy as np
 
 from compiler.reference.fixed_point import Int64, multiplied
+from compiler.reference.int16 import INT16_MAX, gemmlowp_sigmoid, gemmlowp_tanh, saturate16
 from compiler.reference.node_invocation import NodeInvocation, Operator
 from cosim.semantics.fixed_point import half_away, half_up, scale
 from hw.isa.enums import Rounding
 
-_LOW, _HIGH = -(1 << 15), (1 << 15) - 1
 #: Number of integer bits of a gate before its activation.
 _GATE_BITS = 3
-#: exp(-2**k) for k = -2..4, in units of 2**-31.
-_POWERS = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
-#: exp(-1/8), 1/3 in units of 2**-31; 48/17 and -32/17 in units of 2**-29.
-_EXP_EIGHTH, _THIRD, _NEWTON = 1895147668, 715827883, (1515870810, -1010580540)
 #: 1.5 in units of 2**-28, and half the square root of 2 in units of 2**-31.
 _THREE_HALVES, _HALF_SQRT_2 = (1 << 28) + (1 << 27), 1518500250
-
-
-def _narrow(values: Int64) -> Int64:
-    """Saturate to int16."""
-    return np.clip(values, _LOW, _HIGH)
-
-
-def _constant(value: int) -> int:
-    """Return a 31-bit constant with 15 bits, as gemmlowp rounds it."""
-    return min(_HIGH, int(half_away(np.asarray(value, np.int64), 16)))
-
-
-def _times(a: Int64, b: Int64 | int) -> Int64:
-    """Multiply values in units of 2**-15, with ties rounded up; -1 * -1 saturates."""
-    return _narrow(half_up(a * b, 15))
-
-
-def _shifted(a: Int64, bits: int) -> Int64:
-    """Shift values; left shifts saturate, right shifts round with ties away from zero."""
-    return _narrow(a << bits) if bits >= 0 else half_away(a, -bits)
-
-
-def _exp(a: Int64, integer_bits: int) -> Int64:
-    """Compute exp(a) for a <= 0 with the given number of integer bits; the result has none."""
-    fraction = 15 - integer_bits
-    quarter = 1 << (fraction - 2)
-    low = (a & (quarter - 1)) - quarter
-    x = _shifted(low, integer_bits) + (1 << 12)
-    x2 = _times(x, x)
-    x3, x4 = _times(x2, x), _times(x2, x2)
-    tail = _shifted(_times(_shifted(x4, -2) + x3, _constant(_THIRD)) + x2, -1)
-    eighth = _constant(_EXP_EIGHTH)
-    result, rest = _narrow(eighth + _times(x + tail, eighth)), low - a
-    for k, power in enumerate(_POWERS[: integer_bits + 2]):
-        result = np.where(rest >> (fraction - 2 + k) & 1, _times(result, _constant(power)), result)
-    if integer_bits > 5:  # the powers end at exp(-16)
-        result = np.where(a < -(32 << fraction), 0, result)
-    return np.where(a == 0, _HIGH, result)
-
-
-def _newton(a: Int64) -> Int64:
-    """Compute 2 / (1 + a) for 0 <= a < 1 with two integer bits."""
-    half = (a + _HIGH + 1) >> 1
-    x = _constant(_NEWTON[0]) + _times(half, _constant(_NEWTON[1]))
-    for _ in range(3):
-        x = x + _shifted(_times(x, (1 << 13) - _times(half, x)), 2)
-    return x
-
-
-@cache
-def _all_int16() -> Int64:
-    return np.arange(_LOW, _HIGH + 1, dtype=np.int64)
-
-
-@cache
-def _sigmoids(integer_bits: int) -> Int64:
-    """Return the sigmoid of all int16 numbers with the given number of integer bits, in units of 2**-15."""
-    x = _all_int16()
-    positive = _shifted(_newton(_exp(-np.abs(x), integer_bits)), 1)
-    return np.where(x == 0, 1 << 14, np.where(x > 0, positive, _HIGH - positive))
-
-
-@cache
-def _tanhs(integer_bits: int) -> Int64:
-    """Return the tanh of all int16 numbers with the given number of integer bits, in units of 2**-15."""
-    x = _all_int16()
-    size = _shifted(_newton(_exp(-np.abs(x), integer_bits + 1)) - (1 << 13), 2)
-    return np.sign(x) * size
-
-
-def _looked_up(table: Int64, x: Int64) -> Int64:
-    return table[x - _LOW]
 
 
 def _inverse_root(value: int) -> tuple[int, int]:
@@ -151,7 +73,7 @@ def _normalized(values: Int64, weights: Int64, bias: Int64, ratio: float) -> Int
         )
         sums = (scaled * weights + bias).astype(np.int32).astype(np.int64)  # LiteRT's sum is an int32
         rounded = _quotient(sums + np.where(sums > 0, 512, -512), 1024)
-        out[row] = _narrow(multiplied(rounded, float(ratio) * 4096))
+        out[row] = saturate16(multiplied(rounded, float(ratio) * 4096))
     return out
 
 
@@ -172,8 +94,8 @@ def _gate(call: NodeInvocation, number: int, peephole: int | None) -> Int64:
     x_ratio, h_ratio, cell_ratio, norm_ratio = call["scales"][4 * number : 4 * number + 4]
     count = cell.shape[1]
     part = slice(number * count, (number + 1) * count)
-    gate = _narrow(multiplied(driven[:, part], x_ratio))
-    gate = _narrow(gate + multiplied(recurrent[:, part], h_ratio))
+    gate = saturate16(multiplied(driven[:, part], x_ratio))
+    gate = saturate16(gate + multiplied(recurrent[:, part], h_ratio))
     if call["peephole"]:
         weights, more = more[0], more[1:]
         if peephole is not None:
@@ -194,7 +116,7 @@ def _with_peephole(gate: Int64, cell: Int64, weights: Int64, ratio: float, outpu
     """
     count = gate.shape[1] // len(weights) * outputs
     products = np.tile(weights[:outputs], count // outputs) * cell[:, :count]
-    return np.concatenate([_narrow(gate[:, :count] + multiplied(products, ratio)), gate[:, count:]], 1)
+    return np.concatenate([saturate16(gate[:, :count] + multiplied(products, ratio)), gate[:, count:]], 1)
 
 
 def _cell_bits(call: NodeInvocation) -> int:
@@ -203,18 +125,18 @@ def _cell_bits(call: NodeInvocation) -> int:
 
 
 def _sigmoid_gate(call: NodeInvocation, number: int, peephole: int | None) -> Int64:
-    return _looked_up(_sigmoids(_GATE_BITS), _gate(call, number, peephole))
+    return gemmlowp_sigmoid(_GATE_BITS, _gate(call, number, peephole))
 
 
 def lstm_cell(call: NodeInvocation) -> Int64:
     """Compute the next cell state of an LSTM: the old one times the forget gate, plus input gate times cell gate."""
     first = 0 if call["cifg"] else 1  # index of the forget gate
     forget = _sigmoid_gate(call, first, first)
-    new = _looked_up(_tanhs(_GATE_BITS), _gate(call, first + 1, None))
-    opened = _HIGH - forget if call["cifg"] else _sigmoid_gate(call, 0, 0)
+    new = gemmlowp_tanh(_GATE_BITS, _gate(call, first + 1, None))
+    opened = INT16_MAX - forget if call["cifg"] else _sigmoid_gate(call, 0, 0)
     kept = half_away(forget * call.values[2].astype(np.int64), 15)
     added = half_away(opened * new, 15 + _cell_bits(call))
-    cell = _narrow(_int16(kept) + _int16(added))
+    cell = saturate16(_int16(kept) + _int16(added))
     limit = call["clip"]
     return np.clip(cell, -limit, limit) if limit else cell
 
@@ -228,7 +150,7 @@ def lstm_hidden(call: NodeInvocation) -> Int64:
     """Compute the hidden state of an LSTM from the new cell state: its tanh times the output gate."""
     first = 0 if call["cifg"] else 1
     opened = _sigmoid_gate(call, first + 2, first + 1)
-    bent = _looked_up(_tanhs(_cell_bits(call)), call.values[2].astype(np.int64))
+    bent = gemmlowp_tanh(_cell_bits(call), call.values[2].astype(np.int64))
     ratio = float(np.float32(2.0**-15 / float(call.output_scale) * 2.0**-15))
     return multiplied(opened * bent, ratio) + call.output_zero
 
@@ -243,7 +165,7 @@ def svdf_state(call: NodeInvocation) -> Int64:
     """Move the state (batch, filters * memory) of an SVDF by one step, and append the features (batch, filters)."""
     features, state = (value.astype(np.int64) for value in call.values)
     memory = state.reshape(*features.shape, -1)
-    column = _narrow(multiplied(features, call["scale"]))
+    column = saturate16(multiplied(features, call["scale"]))
     return np.concatenate([memory[..., 1:], column[..., None]], -1).reshape(state.shape)
 
 

@@ -187,8 +187,7 @@ def test_models_are_tuned_for_several_targets_ahead(mla, tmp_path):
     assert again[1]["cache_hits"] == 2
     # the best schedule for n8 may be new to n4
     assert again[0]["cache_hits"] + again[0]["neighbour_schedules"] >= 2
-    assert all(row["best_cycles"] <= row["baseline_cycles"] for row in again)
-    assert again[1]["best_cycles"] == rows[1]["best_cycles"]
+    assert all(now["best_cycles"] <= row["best_cycles"] for now, row in zip(again, rows, strict=True))
 
 
 def test_executions_of_layers_are_kept_and_strategies_are_shown(mla, tmp_path):

@@ -72,10 +72,11 @@ def fixed_output(kind: str, op: str, scale: float, *, centre: bool = False) -> C
 
 
 def _fine(rng: Rng, dtype: str, ties: bool, shape: tuple[int, ...] = SHAPE) -> Tensor:
-    """Return an int16 operand with a small scale; with `ties` the scale is a power of two that no special kernel
-    uses.
+    """Return an int16 operand with a small scale; with `ties` the scale is almost or exactly a power of two, for
+    some of which LiteRT has kernels of their own.
     """
-    scale = 2.0 ** -int(rng.integers(13, 17)) if ties else float(rng.uniform(1e-5, 1e-3))
+    near = float(rng.choice([1.0, 1 + 5e-4, 1 - 5e-4, 1 + 9e-4]))
+    scale = near * 2.0 ** -int(rng.integers(10, 17)) if ties else float(rng.uniform(1e-5, 1e-3))
     return quantized(rng, "x", shape, dtype, scale=scale)
 
 

@@ -65,8 +65,9 @@ _Value = TypeVar("_Value")
 class RetrievalSearch(SearchMethod):
     """Search method that measures the best known schedules of a database, which may help under the given conditions.
 
-    First come schedules of the same network that were best under other conditions or in the trials of others, then
-    macro-instructions that were learned in other networks; in both cases, those of the nearest machines first.
+    First comes the best known schedule of the same network under the same conditions, then those that were best under
+    other conditions or in the trials of others, then macro-instructions that were learned in other networks; in both
+    cases, those of the nearest machines first.
 
     Parameters
     ----------
@@ -86,6 +87,9 @@ class RetrievalSearch(SearchMethod):
         super().__init__(measurer, goal, baseline, seed, constraints)
         self._waiting: deque[KnownSchedule | Schedule] = deque()
         if session is not None:
+            best = session.best()
+            if best is not None and isinstance(best.schedule, Schedule) and best.schedule != self.first:
+                self._waiting.append(best.schedule)
             self._waiting.extend(session.transfer_candidates(self.first, _MAX_TRANSFERRED))
             self._waiting.extend(session.learned(measurer.first))
         self._exhausted = False
