@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support import coverage_option, waveform_option
+from tests.support.seeds import random_seed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,6 +29,4 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def rng() -> np.random.Generator:
     """Return a random generator; its seed is printed, and `MLA_SEED` sets it."""
-    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
-    print(f"MLA_SEED={seed}")
-    return np.random.default_rng(seed)
+    return np.random.default_rng(random_seed())

@@ -1,6 +1,5 @@
 """All programs with one changed command that are wrong for few inputs are refused, however often (`make soak`)."""
 
-import os
 import random
 
 import pytest
@@ -13,6 +12,7 @@ from tests.support.cheating_programs import (
     other_elements,
     without_low_half,
 )
+from tests.support.seeds import random_seed
 
 #: Number of attempts with texts that equal a refused one.
 ATTEMPTS = 20
@@ -23,9 +23,7 @@ WRONG = 3
 
 def generator() -> random.Random:
     """Return a generator seeded by MLA_SEED, or by a new seed."""
-    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
-    print(f"MLA_SEED={seed}")
-    return random.Random(seed)
+    return random.Random(random_seed())
 
 
 @pytest.mark.parametrize("target", ["n4", "n16"])

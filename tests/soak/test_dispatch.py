@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from tests.runtime.dispatch.random_graphs import DispatchChecks
-from tests.support.strategies.examples import GOLDEN, RTL, TENTH, check_examples, choose_seed
+from tests.support.seeds import random_seed
+from tests.support.strategies.examples import GOLDEN, RTL, TENTH, check_examples
 from tests.support.strategies.graphs import graphs
 
 
@@ -17,6 +18,6 @@ def test_batch_sizes_and_skips_of_random_graphs(
 ) -> None:
     dispatched = DispatchChecks(rtl)
     with capfd.disabled():
-        check_examples(graphs(6), dispatched.check, count, choose_seed())
+        check_examples(graphs(6), dispatched.check, count, random_seed())
         print(dict(dispatched.tally), file=sys.stderr, flush=True)
     assert dispatched.tally["sizes"] and dispatched.tally["skipped"]

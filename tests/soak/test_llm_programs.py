@@ -1,7 +1,5 @@
 """Many programs drawn from the grammar under random limits are valid (`make soak`); seeds are printed."""
 
-import os
-
 import numpy as np
 import pytest
 
@@ -11,15 +9,14 @@ from compiler.validate import MacroCall, validate
 from hw.config import load_target
 from tests.llm.assembly.test_abstract_machine import OPERANDS, WINDOWS, limits, prefer_commands
 from tests.llm.program_sampling import VOCABULARY, draw_program, equally
+from tests.support.seeds import random_seed
 
 GRAMMARS, PROGRAMS = 60, 4
 
 
 def generator() -> np.random.Generator:
     """Return a generator seeded by MLA_SEED, or by a new seed."""
-    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
-    print(f"MLA_SEED={seed}")
-    return np.random.default_rng(seed)
+    return np.random.default_rng(random_seed())
 
 
 @pytest.mark.parametrize("jumps", [False, True])

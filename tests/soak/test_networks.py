@@ -11,7 +11,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
-from tests.support.strategies.examples import choose_seed
+from tests.support.seeds import random_seed
 from tests.support.trained_networks import NETWORKS, Reference, model, random_inputs
 
 Say = Callable[[str], None]
@@ -32,7 +32,7 @@ def say(capfd: pytest.CaptureFixture[str]) -> Say:
 def compare(name: str, rounding: str, samples: int, *, rtl: bool, say: Say) -> None:
     """Assert that all nodes run on the accelerator and that outputs equal LiteRT's, or differ by 1 after a softmax."""
     network = compile(model(name), "n16", rounding=rounding, strict=True)
-    reference, seed = Reference(model(name), rounding), choose_seed()
+    reference, seed = Reference(model(name), rounding), random_seed()
     rng, size = np.random.default_rng(seed), dram_bytes(network)
     away = np.zeros(256, np.int64)
     with RtlDevice(network.config, size) if rtl else GoldenDevice(network.config, size) as device:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.strategies.examples import GOLDEN, ONNX, RTL, check_examples, choose_seed
+from tests.support.seeds import random_seed
+from tests.support.strategies.examples import GOLDEN, ONNX, RTL, check_examples
 from tests.support.strategies.graphs import Tally, check, graphs
 from tests.support.strategies.onnx_floats import models
 from tests.support.strategies.onnx_quantized import LayerComparison
@@ -13,7 +14,7 @@ from tests.support.strategies.onnx_quantized import LayerComparison
 
 @pytest.mark.parametrize(("count", "rtl"), [(GOLDEN, False), (RTL, True)], ids=["golden", "rtl"])
 def test_random_graphs_equal_host_operators(capfd: pytest.CaptureFixture[str], count: int, rtl: bool) -> None:
-    tally, number = Tally(), choose_seed()
+    tally, number = Tally(), random_seed()
     with capfd.disabled():
         check_examples(graphs(), lambda grown: check(grown, tally, rtl=rtl), count, number)
         print(tally, file=sys.stderr, flush=True)
@@ -23,6 +24,6 @@ def test_random_graphs_equal_host_operators(capfd: pytest.CaptureFixture[str], c
 def test_random_onnx_models_equal_onnxruntime(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     layers = LayerComparison(tmp_path)
     with capfd.disabled():
-        check_examples(models(most=8, batch=1), layers.check, ONNX, choose_seed())
+        check_examples(models(most=8, batch=1), layers.check, ONNX, random_seed())
         print(layers, file=sys.stderr, flush=True)
     layers.finish()

@@ -1,6 +1,5 @@
 """Many random cases of every TFLite operator, and long chains of operators, equal LiteRT (`make soak`)."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from tests.frontends.tflite.test_operators import COMBINATIONS, on_the_accelerat
 from tests.frontends.tflite.test_random_networks import random_network
 from tests.passes.test_kernel_sizes import sparse_convolution
 from tests.support.redundant_networks import redundant_network
+from tests.support.seeds import random_seed
 from tests.support.tflite_models import check
 
 MODELS, CHAINS = 25, 60
@@ -21,9 +21,7 @@ SPARSE_KERNELS = 200
 
 def generator() -> np.random.Generator:
     """Return a generator seeded by MLA_SEED, or by a new seed."""
-    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
-    print(f"MLA_SEED={seed}")
-    return np.random.default_rng(seed)
+    return np.random.default_rng(random_seed())
 
 
 @pytest.mark.parametrize(("name", "dtype", "rounding"), COMBINATIONS)

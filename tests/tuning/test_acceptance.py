@@ -1,6 +1,5 @@
 """Acceptance of programs given as text: equivalent ones are proved, and ones that are wrong for few inputs refused."""
 
-import os
 import random
 
 import numpy as np
@@ -25,6 +24,7 @@ from tests.support.cheating_programs import (
     other_elements,
     without_low_half,
 )
+from tests.support.seeds import random_seed
 
 #: Number of changed programs of each layer, of refused ones that are tried again, and of these attempts.
 CHANGES, TRIED_AGAIN, RETRIES = 10, 1, 2
@@ -33,9 +33,7 @@ CHANGES, TRIED_AGAIN, RETRIES = 10, 1, 2
 @pytest.fixture
 def seed() -> int:
     """Return MLA_SEED or, if it is unset, a random seed; print it."""
-    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
-    print(f"MLA_SEED={seed}")
-    return seed
+    return random_seed()
 
 
 @pytest.mark.parametrize("layer", LAYERS)

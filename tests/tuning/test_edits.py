@@ -1,6 +1,5 @@
 """Edits of micro-programs, which split and move commands, do not change the results."""
 
-import os
 import random
 from dataclasses import replace
 
@@ -29,14 +28,13 @@ from hw.errors import InputError
 from hw.isa.assembler import assemble
 from hw.isa.enums import Unit
 from hw.isa.program import Program
+from tests.support.seeds import random_seed
 
 
 @pytest.fixture
 def seed() -> int:
     """Return MLA_SEED or, if it is unset, a random seed; print it."""
-    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
-    print(f"MLA_SEED={seed}")
-    return seed
+    return random_seed()
 
 
 POINTS = {

@@ -1,7 +1,6 @@
 """Learned macro-instructions are found by subgraph, proved for the weights of each network, and never trusted."""
 
 import json
-import os
 import random
 from dataclasses import replace
 
@@ -20,14 +19,13 @@ from compiler.tuning_db.macro_instructions import MacroInstruction
 from compiler.tuning_db.session import DatabaseSession
 from compiler.util.checks import DAMAGE
 from tests.support.learned import FIRST, OTHER, edited, fill, learn, measurement, prepared
+from tests.support.seeds import random_seed
 
 
 @pytest.fixture
 def tool() -> random.Random:
     """Return a random generator; its seed is printed, and `MLA_SEED` sets it."""
-    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
-    print(f"MLA_SEED={seed}")
-    return random.Random(seed)
+    return random.Random(random_seed())
 
 
 def outputs(network: CompiledNetwork) -> np.ndarray:

@@ -1,6 +1,5 @@
 """Tests of the static validator: data-dependent paths, known bits of values, and initialized memory."""
 
-import os
 import random
 
 import pytest
@@ -9,14 +8,13 @@ from compiler.validate import explore
 from compiler.validate.known_bits import Word, compute, parts, taken, word_of
 from cosim.semantics.alu import ALU, BRANCH, MASK
 from hw.isa.micro_instruction import MicroOp
+from tests.support.seeds import random_seed
 from tests.validate.validator_dsl import proof, rejected
 
 
 @pytest.fixture
 def rng() -> random.Random:
-    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
-    print(f"MLA_SEED={seed}")
-    return random.Random(seed)
+    return random.Random(random_seed())
 
 
 def random_word(rng) -> Word:

@@ -1,6 +1,5 @@
 """Footprints equal the addresses of the loops in docs/machine.md; their overlaps equal set intersections."""
 
-import os
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -17,14 +16,13 @@ from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import Unit
 from tests.support.program_gen import fuse
 from tests.support.program_gen.commands import CommandRanges, attempt, config_of, raw_fields
+from tests.support.seeds import random_seed
 from tests.validate.footprint_reference import fuse_points, touched
 
 
 @pytest.fixture
 def rng() -> random.Random:
-    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
-    print(f"MLA_SEED={seed}")
-    return random.Random(seed)
+    return random.Random(random_seed())
 
 
 def addresses(item: StridedRegion) -> Iterator[int]:

@@ -1,6 +1,5 @@
 """Tests of program edits that are encoded as words, of their grammar, and of the outlines of edited programs."""
 
-import os
 import random
 from collections.abc import Iterator
 
@@ -36,14 +35,13 @@ from compiler.tuning.edits.editable_programs import EditablePrograms
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from tests.llm.lm_fixtures import pieces, workshop
+from tests.support.seeds import random_seed
 
 
 @pytest.fixture
 def rng() -> random.Random:
     """Return a random generator seeded by MLA_SEED or, if that is unset, at random."""
-    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
-    print(f"MLA_SEED={seed}")
-    return random.Random(seed)
+    return random.Random(random_seed())
 
 
 def values_of(commands: list[Issued]) -> list[tuple]:
