@@ -8,7 +8,8 @@ static schedule and ten random ones, for several targets and memories. For each 
 the tile pipeline and of the model, the median over the layers of the rank correlation within a layer, the share of
 measurements within twice the stated spread, and the cycles of the static schedule relative to the best random one; also
 the error and the rank correlation of the energy, and the errors of the number of bank conflicts. FILE stores the
-measurements. `--list pairs` judges pairs of layers, `--list confirmation` the layers of the second list.
+measurements. `--list pairs` judges pairs of layers, `--list confirmation` the layers of the second list, `--list
+formats` layers with weights in other formats than int8.
 """
 
 import argparse
@@ -40,6 +41,7 @@ from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from scripts.published_layers import (
     CONFIRMATION_LAYERS,
+    FORMAT_LAYERS,
     FUSED_PAIRS,
     MEMORIES,
     PUBLISHED_LAYERS,
@@ -51,7 +53,12 @@ from scripts.published_layers import (
 #: Conflicts per cycle above which measurements are counted separately.
 _MANY_CONFLICTS = 0.01
 #: Lists of layers by name.
-_LISTS = {"published": PUBLISHED_LAYERS, "confirmation": CONFIRMATION_LAYERS, "pairs": FUSED_PAIRS}
+_LISTS = {
+    "published": PUBLISHED_LAYERS,
+    "confirmation": CONFIRMATION_LAYERS,
+    "pairs": FUSED_PAIRS,
+    "formats": FORMAT_LAYERS,
+}
 
 
 def main() -> int:

@@ -95,6 +95,17 @@ FUSED_PAIRS = {
     "ds_cnn pointwise and average": _pair((25, 5, 64), ("conv", 64, 1), ("mean",)),
     "lstm gate": _pair((1, 1, 256), ("dense", 128), ("tanh",)),
 }
+#: Layers of published networks with weights in formats that need fewer cycles or bytes than int8.
+FORMAT_LAYERS = {
+    f"{name}, {weights}": _layer(shape, kind, size, window, 1, 1, weights)
+    for name, shape, kind, size, window in (
+        ("resnet50 3x3", (14, 14, 64), "conv", 64, 3),
+        ("resnet50 pointwise", (7, 7, 256), "conv", 128, 1),
+        ("bert_tiny feed-forward", (32, 1, 256), "dense", 256, 1),
+        ("lstm gates", (1, 1, 512), "dense", 256, 1),
+    )
+    for weights in ("int4", "packed", "2:4", "zero tiles")
+}
 #: Latency in cycles and share of the full bandwidth of each memory.
 MEMORIES = {
     "usual": (100, 1.0),
@@ -110,8 +121,8 @@ _MAX_ATTEMPTS = 50
 
 
 def network_of(layer: str) -> CalibrationNetwork:
-    """Return the network of a name in PUBLISHED_LAYERS, CONFIRMATION_LAYERS or FUSED_PAIRS."""
-    return (PUBLISHED_LAYERS | CONFIRMATION_LAYERS | FUSED_PAIRS)[layer]
+    """Return the network of a name in PUBLISHED_LAYERS, CONFIRMATION_LAYERS, FUSED_PAIRS or FORMAT_LAYERS."""
+    return (PUBLISHED_LAYERS | CONFIRMATION_LAYERS | FUSED_PAIRS | FORMAT_LAYERS)[layer]
 
 
 def memory(config: MlaConfig, name: str) -> DramTiming:

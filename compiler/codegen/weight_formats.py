@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
+from compiler.layers.conv.layer import MIN_SAVED_BEATS, WORTHWHILE
 from compiler.util.tiles import ceil_div
 from cosim.semantics.packed_weights import pack, packed_bytes
 from cosim.semantics.sparse_weights import is_sparse, pack_sparse
@@ -19,17 +20,14 @@ from hw.config import MlaConfig
 from hw.isa.commands import LOAD_WORD, MATRIX_WORD
 from hw.isa.enums import Unit
 
-#: Maximum share of the bytes of a buffer's loads that packed loads may read, and of the cycles of products without
-#: tiles that are zero; above it, the change is not worthwhile.
-WORTHWHILE = 0.97
-#: Minimum number of bus beats that a changed load must save on average, since packed data arrive a few cycles later.
-MIN_SAVED_BEATS = 6
 #: Maximum number of lines of a constant that may differ in length, so that loads of them are not a loop of a program.
 _MAX_LENGTHS = 64
 #: Maximum number of sizes of loads of a constant that are in loops of a program.
 _MAX_SIZES = 8
 #: Number of groups of a constant whose widths decide whether all of it is examined.
 _SAMPLE = 512
+#: Maximum number of packed loads that replace a load which leaves gaps between what it writes.
+_MAX_PIECES = 8
 
 
 class _Lines(NamedTuple):
@@ -336,13 +334,14 @@ def _packed(
     assert data is not None
     if not may_pack(config, data):
         return {}
-    lines = [_lines(command, n) for command in commands]
+    pieces = [_pieces(command, n) for command in commands]
     known: dict[_Lines, NDArray[np.uint8]] = {}
-    for each in lines:
-        if each is None:
+    for found in pieces:
+        if not found:
             return {}
-        if each not in known:
-            known[each] = pack(each.read(data), n)
+        for each, _ in found:
+            if each not in known:
+                known[each] = pack(each.read(data), n)
     lengths = {each: ceil_div(line.size, n) * n for each, line in known.items()}
     if len(known) > _MAX_LENGTHS and len({each.size for each in known}) <= _MAX_SIZES:
         longest: dict[int, int] = {}
@@ -369,20 +368,20 @@ def _packed(
                 {
                     "word": word,
                     "dram": BufferRef(target, 0, places[each]),
-                    "dst": command.fields["dst"],
+                    "dst": written,
                     "len": lengths[each],
                     "z_count": each.size // (2 * n),
                     "dst_z": 2 * n,
                 },
             )
+            for each, written in found
         ]
-        for command, each in zip(commands, lines, strict=True)
-        if each is not None
+        for command, found in zip(commands, pieces, strict=True)
     }
 
 
-def _lines(command: Command, n: int) -> _Lines | None:
-    """Return what a load reads; None if it cannot be packed."""
+def _pieces(command: Command, n: int) -> list[tuple[_Lines, BufferRef]]:
+    """Return what a load reads, in pieces that it writes without gaps, and where; nothing if it cannot be packed."""
     fields = dict(command.fields)
     source, target = fields.pop("dram", None), fields.pop("dst", None)
     numbers = {name: value for name, value in fields.items() if isinstance(value, int)}
@@ -396,15 +395,23 @@ def _lines(command: Command, n: int) -> _Lines | None:
         or target.buffer.size % n
         or target.offset % n
     ):
-        return None
+        return []
     length = size = numbers.get("len", 1)
-    steps = []
+    steps: list[tuple[int, int]] = []
+    # Number of pieces, and the distances between them in DRAM and in the scratchpad.
+    count, apart, gap = 1, 0, 0
     for axis in "yz":
-        count = numbers.get(f"{axis}_count", 1)
-        if count > 1 and numbers.get(f"dst_{axis}", 0) != size:
-            return None
-        steps.append((count, numbers.get(f"dram_{axis}", 0)))
-        size *= count
-    if size % (2 * n) or size // (2 * n) >= 1 << 16:
-        return None
-    return _Lines(source.resolve(0), length, tuple(reversed(steps)))
+        times, distance = numbers.get(f"{axis}_count", 1), numbers.get(f"dst_{axis}", 0)
+        if count > 1 and times > 1:
+            return []
+        if times > 1 and distance != size:
+            count, apart, gap = times, numbers.get(f"dram_{axis}", 0), distance
+        else:
+            steps.append((times, numbers.get(f"dram_{axis}", 0)))
+            size *= times
+    if size % (2 * n) or size // (2 * n) >= 1 << 16 or count > _MAX_PIECES or gap % n:
+        return []
+    start, order = source.resolve(0), tuple(reversed(steps))
+    return [
+        (_Lines(start + number * apart, length, order), target.plus(number * gap)) for number in range(count)
+    ]

@@ -101,3 +101,18 @@ def test_a_dense_layer_of_one_row_takes_fewer_cycles(bits: int, rng: np.random.G
     limit = 1024 * 256 // 32 * (4 * bits + 1) / 16  # beats of the bus
     print(f"{bits} bits: {cycles:,} cycles, {cycles / limit:.2f} times the limit")
     assert cycles <= 1.1 * limit
+
+
+def test_loads_that_leave_gaps_are_packed_in_pieces(rng: np.random.Generator) -> None:
+    """The last of several parts of the reduction dimension is smaller than its place in the scratchpad."""
+    draft = Draft(rng)
+    graph = chain(draft, 49, [256, 128], 4)
+    inputs = draft.random_inputs()
+    wanted = evaluate(graph, inputs)
+    config = replace(load_target("n16"), wide=0, sparse=0)
+    first = compile(graph, config).schedule
+    layers = {name: replace(each, columns=2, depth=6) for name, each in first.layers.items()}
+    network = compile(graph, config, schedule=replace(first, layers=layers))
+    assert constants(network) < 0.8 * constants(compile(graph, replace(config, packed_loads=0)))
+    found = run_on(GoldenDevice(config, dram_bytes(network)), network, inputs)
+    assert all(np.array_equal(array, wanted[name]) for name, array in found.items())

@@ -38,6 +38,7 @@ from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.calibration.calibrate import calibrate, features_of, learn
 from compiler.tuning.calibration.calibration_networks import (
     KINDS,
+    WEIGHT_FORMATS,
     CalibrationNetwork,
     CalibrationOp,
     chains,
@@ -125,6 +126,39 @@ def test_work_of_flows_equals_that_of_the_commands() -> None:
             assert found.fuse == pytest.approx(counted[Unit.FUSE], rel=0.05), (point, schedule)
         checked += 1
     assert checked > 20
+
+
+@pytest.mark.parametrize("weights", WEIGHT_FORMATS)
+@pytest.mark.parametrize(
+    ("shape", "kind", "size", "window"),
+    [
+        ((14, 14, 64), "conv", 64, 3),
+        ((7, 7, 256), "conv", 128, 1),
+        ((32, 1, 256), "dense", 256, 1),
+        ((1, 1, 512), "dense", 256, 1),
+        ((10, 10, 64), "conv", 48, 3),
+    ],
+)
+def test_work_of_weight_formats_equals_that_of_the_commands(
+    shape: tuple[int, int, int], kind: str, size: int, window: int, weights: str
+) -> None:
+    """The predicted MATRIX cycles and loads follow the formats in which weights are loaded and multiplied."""
+    point = CalibrationNetwork(shape, (CalibrationOp(kind, size, window, weights=weights),))
+    model, record = prepared(point), CompilationTrace()
+    network = model.network(None, record)
+    (stage,) = model.lowered(model.fusions)
+    (layer,) = stage.layers
+    maker = RowMaker(stage, N16)
+    schedule = network.schedule.layers[layer.name]
+    flow = kind_of(layer).tile_model(layer, schedule, maker.context(0, maker.inside(network.schedule.layers)))
+    found = simulate_pipeline(flow, 1.0, 100)
+    counted = dict.fromkeys(Unit, 0)
+    for command in record.streams[0].commands:
+        counted[command.unit] += cycles(command, N16.config)
+    # Tiles of zeros are skipped only where that saves more than the additional commands cost.
+    error = 0.12 if weights == "zero tiles" else 0.06
+    assert found.array == pytest.approx(counted[Unit.MATRIX], rel=error)
+    assert found.load == pytest.approx(counted[Unit.LOAD], rel=error)
 
 
 def test_buffers_and_memory_affect_the_cycles() -> None:

@@ -16,6 +16,7 @@ from compiler.layers.tiling_context import LayerContext
 from compiler.lowering.lower import LoweredNetwork
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule
+from hw.config import MlaConfig
 from hw.isa.enums import DTYPE_BYTES
 
 #: Names of the features; a comment describes the features up to it. `estimate`: the larger of the tile
@@ -152,11 +153,12 @@ class LayerFeatures:
     ----------
     layer : Layer
         Layer to describe.
-    n : int
-        Number of lanes of the machine.
+    config : MlaConfig
+        Configuration of the machine.
     """
 
-    def __init__(self, layer: Layer, n: int):
+    def __init__(self, layer: Layer, config: MlaConfig):
+        n = config.n
         x, y = layer.shapes[layer.x], layer.shapes[layer.y]
         drain = getattr(layer, "drain", None)
         in_c, out_c, self.width = x.c, y.c, y.w
@@ -170,6 +172,10 @@ class LayerFeatures:
         weighted = isinstance(layer, (ConvLayer, DepthwiseLayer))
         #: Bytes of the layer's weights, and of each of its tensors.
         self.weights = float(layer.weights.size if weighted else 0)
+        if isinstance(layer, ConvLayer):
+            joined = layer.weights.shape[-1] % (2 * n) == 0
+            work = layer.weight_work(config, joined=joined, packed=True)
+            self.useful, self.weights = self.useful * work.products, n * work.beats(self.weights / n)
         self.tensors = [
             (name, image.h * image.w * image.c * DTYPE_BYTES[image.dtype])
             for name, image in (
@@ -340,7 +346,7 @@ class RowMaker:
             tuple(dict.fromkeys((layer.x, layer.y, *layer.inputs, *layer.shapes))) for layer in stage.layers
         ]
         self._numbers = {layer.name: number for number, layer in enumerate(stage.layers)}
-        self._fixed = [LayerFeatures(layer, conditions.config.n) for layer in stage.layers]
+        self._fixed = [LayerFeatures(layer, conditions.config) for layer in stage.layers]
         self._states: dict[tuple, int] = {}
         self._timings: dict[tuple, PipelineTiming] = {}
         self._rows: dict[tuple, FeatureRow] = {}

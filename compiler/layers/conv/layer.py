@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from compiler.layers.base import Drain, Layer
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine
 from compiler.util.tiles import ceil_div
+from cosim.semantics.packed_weights import packed_bytes
 from cosim.semantics.sparse_weights import is_sparse
 from hw.config import MlaConfig
 from hw.isa.enums import Rounding
@@ -22,6 +22,34 @@ from hw.isa.enums import Rounding
 _SPARSE = 0.9
 #: Cycles for loading the instructions of an additional command of MATRIX.
 _SPLIT_CYCLES = 12
+#: Bytes of joined tiles, as shares of those of the tiles that they replace: pairs of int4, and two of four weights with
+#: two bits each for their positions; cycles in which the latter enter the array, relative to an int8 tile.
+_INT4_SHARE, _TWO_OF_FOUR_SHARE, _TWO_OF_FOUR_ENTRY = 1 / 2, 5 / 8, 5 / 4
+#: Maximum share of the bytes of a buffer's loads that packed loads may read, and of the cycles of products without
+#: tiles that are zero; above it, the change is not worthwhile.
+WORTHWHILE = 0.97
+#: Minimum number of bus beats that a changed load must save on average, since packed data arrive a few cycles later.
+MIN_SAVED_BEATS = 6
+#: Maximum number of blocks of outputs whose packed size is computed, to estimate that of all.
+_SAMPLED_BLOCKS = 8
+
+
+class WeightWork(NamedTuple):
+    """Work that the formats of weights need, relative to that of int8 weights without zeros.
+
+    `products`: share of the cycles of products; `stored`: share of the bytes before packing; `packed`: share of those
+    that packing leaves; `entry`: factor of the cycles in which a tile enters the array.
+    """
+
+    products: float
+    stored: float
+    packed: float
+    entry: float
+
+    def beats(self, rows: float) -> float:
+        """Return the bus beats of a load of `rows` rows of N int8 weights."""
+        stored = rows * self.stored
+        return stored * (self.packed if stored * (1 - self.packed) >= MIN_SAVED_BEATS else 1.0)
 
 
 @identity(
@@ -107,30 +135,75 @@ class ConvLayer(Layer):
 
     def density(self, n: int) -> float:
         """Return the share of the tiles of n x n weights that are not zero; 1 if too few are zero to be skipped."""
+        return self._zero_tiles(n)[0]
+
+    def _zero_tiles(self, n: int) -> tuple[float, int]:
+        """Return the density, and the number of runs of tiles that are not zero in the order of the reduction."""
         known = self._densities
         if n not in known:
-            known[n] = 1.0
+            known[n] = 1.0, 0
             if self.groups == 1 and self.w_zp == 0:
                 out_c, *kernel, in_c = self.weights.shape
                 blocks = ceil_div(out_c, n), ceil_div(in_c, n)
                 tiles = np.zeros((blocks[0] * n, *kernel, blocks[1] * n), np.bool_)
                 tiles[:out_c, ..., :in_c] = self.weights != 0
-                nonzero = tiles.reshape(blocks[0], n, -1, blocks[1], n).any((1, 4))
+                nonzero = tiles.reshape(blocks[0], n, -1, blocks[1], n).any((1, 4)).reshape(blocks[0], -1)
                 share = max(int(np.count_nonzero(nonzero)), 1) / nonzero.size
-                known[n] = share if share < _SPARSE else 1.0
+                if share < _SPARSE:
+                    begins = nonzero[:, 1:] & ~nonzero[:, :-1]
+                    known[n] = share, int(np.count_nonzero(begins) + np.count_nonzero(nonzero[:, 0]))
         return known[n]
+
+    def weight_work(self, config: MlaConfig, *, joined: bool, packed: bool) -> WeightWork:
+        """Return the work that the formats of the weights need.
+
+        Parameters
+        ----------
+        config : MlaConfig
+            Configuration of the machine.
+        joined : bool
+            True if tiles of the reduction dimension are loaded and multiplied in pairs.
+        packed : bool
+            True if loads expand packed weights, and tiles of zeros are skipped (`LayerSchedule.packed_weights`).
+        """
+        key = (config.n, config.packed_loads, config.wide, config.sparse, joined, packed)
+        if key not in self._work:
+            density, share, entry = self.density(config.n) if packed else 1.0, 1.0, 1.0
+            products = stored = density
+            if joined and self.joins_tiles(config):
+                int4 = config.wide and self._fits_int4
+                products, stored = density / 2, density * (_INT4_SHARE if int4 else _TWO_OF_FOUR_SHARE)
+                entry = 1.0 if int4 else _TWO_OF_FOUR_ENTRY
+            elif packed and config.packed_loads:
+                share = self._packed_share(config.n)
+            self._work[key] = WeightWork(products, stored, share if share <= WORTHWHILE else 1.0, entry)
+        return self._work[key]
+
+    def _packed_share(self, n: int) -> float:
+        """Return the bytes of packed weights as a share of all bytes, of a sample and without groups of zeros."""
+        rows = self.weights.reshape(len(self.weights), -1)
+        rows = rows[:, : rows.shape[1] // 2 * 2]
+        blocks = range(0, len(rows) - n + 1, n * ceil_div(len(rows), n * _SAMPLED_BLOCKS))
+        data = np.concatenate(
+            [rows[first : first + n].T for first in blocks] or [np.zeros((0, n), rows.dtype)]
+        )
+        groups = np.ascontiguousarray(data).view(np.uint8).reshape(-1, 2 * n)
+        groups = groups[groups.any(1)]
+        return packed_bytes(groups.reshape(-1), n) / groups.size if groups.size else 1.0
+
+    @cached_property
+    def _work(self) -> dict[tuple, WeightWork]:
+        return {}
 
     def split_cycles(self, n: int, times: int) -> float:
         """Return the cycles for loading the commands between which tiles of zeros are skipped.
 
         `times` is the number of tiles of rows for which each tile of weights is multiplied.
         """
-        out_c, *kernel, in_c = self.weights.shape
-        density, tiles = self.density(n), ceil_div(out_c, n) * prod(kernel) * ceil_div(in_c, n)
-        return _SPLIT_CYCLES * times * tiles * density * (1 - density)
+        return _SPLIT_CYCLES * times * self._zero_tiles(n)[1]
 
     @cached_property
-    def _densities(self) -> dict[int, float]:
+    def _densities(self) -> dict[int, tuple[float, int]]:
         return {}
 
     def groups_are_blocks(self, n: int) -> bool:

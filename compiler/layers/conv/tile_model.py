@@ -106,9 +106,13 @@ class _Cut:
         packed = pack_pixels(layer, s.pixels_per_pass) if packs else layer
         #: Convolution whose kernels the strips of pixels contain, and output columns per strip.
         self.wide, self.strip_pixels = strips_of(packed, self.layout, whole, n)
-        #: Share of the tiles of weights that are loaded and multiplied.
-        skips = self.layout == Im2colLayout.PIXELS and s.packed_weights
-        self.density = layer.density(n) if skips else 1.0
+        pixels = self.layout == Im2colLayout.PIXELS
+        #: Work that the formats of the weights need.
+        self.weights = layer.weight_work(
+            context.config, joined=pixels and self.in_c % (2 * n) == 0, packed=pixels and s.packed_weights
+        )
+        #: Share of the tiles of weights that are not skipped.
+        self.density = layer.density(n) if pixels and s.packed_weights else 1.0
         deep = {Im2colLayout.PIXELS: 1, Im2colLayout.ROWS: kernel_w}.get(self.layout, self.taps)
         self.kernel_w, self.blocks, self.k_blocks = (
             kernel_w,
@@ -207,13 +211,14 @@ class _Cut:
                 cycles += self._passes(groups, *over, least=self.n + SHIFT_CYCLES)
         return cycles
 
-    def _passes(self, groups: int, strips: int, rows: int, least: int = 0) -> float:
+    def _passes(self, groups: int, strips: int, rows: int, least: float = 0) -> float:
         """Return the cycles of MATRIX for groups of rows with some passes over strips, or over image rows.
 
         Each pass takes at least `least` cycles, or those of a tile of weights.
         """
-        least = max(least, self.context.config.tile_cycles + (self.layer.factors is not None))
-        cycles = self.density * strips * max(groups * (self.y.w - self.direct), least)
+        entry = self.context.config.tile_cycles * self.weights.entry + (self.layer.factors is not None)
+        least = max(least, entry)
+        cycles = self.weights.products * strips * max(groups * (self.y.w - self.direct), least)
         return cycles + (self.direct > 0) * rows * max(groups * self.direct, least)
 
     def drains(self, rows: int, block: int, blocks: int) -> tuple[float, int]:
@@ -393,7 +398,7 @@ class _Tile:
         taps = self.columns * cut.taps
         if self.block + self.columns == cut.blocks:
             taps += cut.shared.more_rows(cut.kernel_h, cut.stride) * cut.taps // cut.kernel_h
-        loads.append(("w", (self.key[0], self.block, k), cut.density * taps * deep))
+        loads.append(("w", (self.key[0], self.block, k), cut.weights.beats(taps * deep)))
         fuse = store = gathers = 0.0
         if drained:
             pixels = drained * cut.y.w

@@ -130,6 +130,11 @@ class ConvTiler:
         self.k_blocks = ceil_div(self.in_c, n)
         #: Share of the tiles of weights that are not zero.
         self.density = layer.density(n) if layout == Im2colLayout.PIXELS else 1.0
+        pixels = layout == Im2colLayout.PIXELS
+        #: Work that the formats of the weights need.
+        self.weights = layer.weight_work(
+            context.config, joined=pixels and self.in_c % (2 * n) == 0, packed=pixels
+        )
         # This saves five bus beats per block of channels and costs three additional FUSE cycles per pixel and block.
         self.common_scale = self.images * self.y.h * self.y.w == 1 and layer.drain.common_scale
 
@@ -167,10 +172,12 @@ class ConvTiler:
         """Yield tilings with complete sums, and with partial sums if complete sums do not fit or delay the array."""
         passes = passes_per_pixel(self.layer, self.layout, self.wide.weights.shape[2], self.n)
         passes *= self.blocks / ceil_div(self.layer.group_outputs, self.n)  # of all groups that are blocks
-        passes *= self.density
+        passes *= self.weights.products
         array = passes * max(self.images * self.y.h * self.y.w, self.context.config.tile_cycles)
         enough = (
-            _SUFFICIENT_RATIO * self.groups * max(array, self.density * self.blocks * self.taps * self.in_c)
+            _SUFFICIENT_RATIO
+            * self.groups
+            * max(array, self.weights.beats(self.blocks * self.taps * self.in_c))
         )
         depths = [self.k_blocks]
         if self.layout == Im2colLayout.PIXELS and not self.grouped:
@@ -258,6 +265,7 @@ class ConvTiler:
         taps = self.kernel_h * self.wide.weights.shape[2]
         more = shared.more_rows(self.kernel_h, layer.strides[0]) * self.wide.weights.shape[2]
         w_bytes = (tile.columns * taps + more) * layer.stored_rows(min(tile.depth * n, self.in_c), n) * n
+        w_beats = self.weights.beats(w_bytes / n)
         x_bytes, x_beats = self.image(tile.rows_per_load, part, tile.columns)
         y_buffers = _SPLIT_Y_BUFFERS if context.split_last_tile and not context.y_on_chip else 2
         y_bytes = 0 if context.y_on_chip else y_buffers * drained * n * size
@@ -291,7 +299,7 @@ class ConvTiler:
         w_times = tiles if (tile.order == "rows" or not whole) and w_buffers < w_tiles else 1
         w_stream = 0.0
         if w_buffers < w_tiles:  # the load of each tile of weights has a latency, but several loads overlap
-            load, turn = self.density * w_bytes / n * context.beat, array / (w_times * w_tiles)
+            load, turn = w_beats * context.beat, array / (w_times * w_tiles)
             around = load + turn + context.latency
             # Small tiles need an additional buffer, because units delay one another.
             wanted = ceil(around / max(load, turn)) + (load < _MAX_SMALL_LOAD_LATENCIES * context.latency)
@@ -304,7 +312,7 @@ class ConvTiler:
         groups_of_rows = ceil_div(tile.rows, shared.rows)
         drain = pixels * (self.blocks - 1) + tiles * self.y.w * groups_of_rows * shared.segments
         bus = (
-            self.density * w_times * self.blocks * self.taps * layer.stored_rows(self.in_c, n)
+            w_beats * n / w_bytes * w_times * self.blocks * self.taps * layer.stored_rows(self.in_c, n)
             + x_times * row_loads * x_beats / part
         )
         bus += 0 if context.y_on_chip else drain * size
@@ -314,7 +322,7 @@ class ConvTiler:
             loads = x_times * row_loads * parts / side
             around = x_beats * side * context.beat + array / loads + context.latency
             x_stream = loads * around / (x_buffers / side)
-        part_in, part_array = (self.density * w_bytes / n + x_beats) * context.beat, array / steps
+        part_in, part_array = (w_beats + x_beats) * context.beat, array / steps
         start = part_in + (parts - 1) * max(part_in - part_array, 0)
         issue = TILE_CYCLES * (2 if gathers else 1)
         cycles = max(
@@ -377,7 +385,7 @@ class ConvTiler:
             if self.direct:
                 passes = window_passes(layer, Im2colLayout.ROWS, width, n, size)
                 cycles += many * passes * self._pass(groups * self.direct)
-        return self.density * tiles * cycles
+        return self.weights.products * tiles * cycles
 
     def _end(self, tile: ConvTile) -> float:
         """Return the cycles that the first tile waits for the previous layer, or that draining the last tile takes.
@@ -391,7 +399,7 @@ class ConvTiler:
 
     def _pass(self, rows: float) -> float:
         """Return the cycles of a pass of `rows` rows through one tile of weights."""
-        least = self.context.config.tile_cycles + (self.layer.factors is not None)
+        least = self.context.config.tile_cycles * self.weights.entry + (self.layer.factors is not None)
         return max(rows, least) + (_WEIGHT_DELAY_CYCLES if rows < 2 * self.n else 0)
 
 

@@ -2,19 +2,58 @@
 
 import math
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph, Node
 from compiler.ir.identity import identity, restored, stored
 from compiler.ir.tensor import Quantization, Tensor
 
+Weights = NDArray[np.int8]
 _SCALE = 0.05
+#: Width of the tiles of weights that are zero, as those of the largest array.
+_ZERO_TILE = 32
 #: Standard deviation of uniform 8-bit integers; intended standard deviation of results.
 _INPUT_DEVIATION, _RESULT_DEVIATION = 74.0, 40.0
+
+
+def _uniform(rng: np.random.Generator, shape: tuple[int, ...], bits: int = 8) -> Weights:
+    limit = (1 << (bits - 1)) - 1
+    return rng.integers(-limit, limit + 1, shape).astype(np.int8)
+
+
+def _bell(rng: np.random.Generator, shape: tuple[int, ...]) -> Weights:
+    """Return weights of a normal distribution whose largest magnitudes are rare, as those of trained networks."""
+    return np.clip(np.rint(rng.normal(0, 16, shape)), -127, 127).astype(np.int8)
+
+
+def _two_of_four(rng: np.random.Generator, shape: tuple[int, ...]) -> Weights:
+    """Return weights of which at most two of each four consecutive ones along the last axis are not 0."""
+    groups = rng.random((*shape[:-1], -(-shape[-1] // 4), 4)).argsort(-1) < 2
+    return _uniform(rng, shape) * groups.reshape(*shape[:-1], -1)[..., : shape[-1]].astype(np.int8)
+
+
+def _zero_tiles(rng: np.random.Generator, shape: tuple[int, ...]) -> Weights:
+    weights = _uniform(rng, shape)
+    outputs, inputs = shape[0], shape[-1]
+    kept = rng.random((-(-outputs // _ZERO_TILE), -(-inputs // _ZERO_TILE))) < 0.5
+    mask = kept.repeat(_ZERO_TILE, 0).repeat(_ZERO_TILE, 1)[:outputs, :inputs]
+    return weights * mask.reshape(outputs, *(1,) * (len(shape) - 2), inputs).astype(np.int8)
+
+
+#: Functions that draw weights of a shape, by the name of the format.
+WEIGHT_FORMATS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Weights]] = {
+    "": _uniform,
+    "int4": partial(_uniform, bits=4),
+    "packed": _bell,
+    "2:4": _two_of_four,
+    "zero tiles": _zero_tiles,
+}
 
 
 class QuantizedGraphBuilder:
@@ -80,10 +119,14 @@ class QuantizedGraphBuilder:
         weights: tuple[int, ...],
         axis: int,
         shape: tuple[int, ...],
+        weight_format: str = "",
         **attributes: Any,
     ) -> Tensor:
-        """Add an operator with random weights, per-channel scales and a bias, and return its output."""
-        data = self.rng.integers(-127, 128, weights).astype(np.int8)
+        """Add an operator with random weights, per-channel scales and a bias, and return its output.
+
+        `weight_format` is a key of `WEIGHT_FORMATS`.
+        """
+        data = WEIGHT_FORMATS[weight_format](self.rng, weights)
         terms, channels = max(data.size // weights[axis], 1), weights[axis]
         scales = (
             self.rng.uniform(0.5, 1.5, channels) * _RESULT_DEVIATION / (_INPUT_DEVIATION**2 * np.sqrt(terms))
@@ -108,7 +151,7 @@ _SINGLE_ROW_FRACTION = 0.7
 _WINDOWS = (1, 3, 3, 5)
 
 
-@identity("HpmOp", "kind", "size", "window", "stride", "groups")
+@identity("HpmOp", "kind", "size", "window", "stride", "groups", "weights", added=("weights",))
 @dataclass(frozen=True)
 class CalibrationOp:
     """Operator of a calibration network.
@@ -121,6 +164,8 @@ class CalibrationOp:
         Number of output channels; 0 if the input determines it.
     window, stride, groups : int
         Kernel size, stride and number of groups of convolutions and pools.
+    weights : str
+        Format of the weights, a key of `WEIGHT_FORMATS`.
     """
 
     kind: str
@@ -128,6 +173,7 @@ class CalibrationOp:
     window: int = 1
     stride: int = 1
     groups: int = 1
+    weights: str = ""
 
 
 @identity("Point", "shape", "ops")
@@ -195,13 +241,13 @@ def _add(draft: QuantizedGraphBuilder, x: Tensor, op: CalibrationOp) -> Tensor:
     if op.kind == "conv":
         weights = (op.size, op.window, op.window, shape[3] // op.groups)
         more = _window(shape, op) | {"dilations": (1, 1), "groups": op.groups}
-        return draft.weighted("conv2d", x, weights, 0, (1, h, w, c), **more)
+        return draft.weighted("conv2d", x, weights, 0, (1, h, w, c), op.weights, **more)
     if op.kind == "depthwise":
         weights = (op.window, op.window, c)
         more = _window(shape, op) | {"dilations": (1, 1)}
         return draft.weighted("depthwise_conv2d", x, weights, 2, (1, h, w, c), **more)
     if op.kind == "dense":
-        return draft.weighted("dense", x, (op.size, shape[3]), 0, (*shape[:3], op.size))
+        return draft.weighted("dense", x, (op.size, shape[3]), 0, (*shape[:3], op.size), op.weights)
     if op.kind in ("max_pool", "avg_pool"):
         pool: dict[str, Any] = {"kernel": (op.window, op.window)} | _window(shape, op)
         pool |= {"count_pads": False} if op.kind == "avg_pool" else {}
@@ -329,6 +375,22 @@ def _transformer_op(kind: str, rng: random.Random, width: int) -> CalibrationOp:
     if kind == "attention":
         return CalibrationOp(kind, groups=width // rng.choice((16, 16, 32)))
     return CalibrationOp(kind, rng.choice(_WIDTHS) if kind == "dense" else 0)
+
+
+#: Share of the layers with weights whose weights have another format than int8.
+_FORMAT_SHARE = 0.25
+
+
+def with_weight_formats(network: CalibrationNetwork, rng: random.Random) -> CalibrationNetwork:
+    """Return a network in which the weights of some layers have other formats than int8."""
+    formats = [name for name in WEIGHT_FORMATS if name]
+    ops = (
+        replace(op, weights=rng.choice(formats))
+        if op.kind in ("conv", "dense") and rng.random() < _FORMAT_SHARE
+        else op
+        for op in network.ops
+    )
+    return replace(network, ops=tuple(ops))
 
 
 def _draw(n: int, rng: random.Random, kinds: tuple[str, ...]) -> CalibrationNetwork:

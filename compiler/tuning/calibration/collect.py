@@ -28,7 +28,12 @@ from compiler.reference import run_node
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import dram_bytes
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, chains, singles
+from compiler.tuning.calibration.calibration_networks import (
+    CalibrationNetwork,
+    chains,
+    singles,
+    with_weight_formats,
+)
 from compiler.tuning.measure.golden_inputs import GoldenModelReference
 from compiler.tuning.measure.throughput import measure_network
 from compiler.util.files import parsed_line
@@ -297,7 +302,9 @@ class CalibrationCollector:
     def _network(self, device: "RtlDevice", index: int, end: float) -> None:
         """Measure the remaining schedules of a network; stop at the time limit."""
         rng = random.Random(f"{self.seed} {index}")
-        point = draw_network(self.conditions.config.n, rng)
+        point = with_weight_formats(
+            draw_network(self.conditions.config.n, rng), random.Random(f"{self.seed} {index} formats")
+        )
         with self._lock:
             left = max(end - monotonic(), 0.0)
             if monotonic() - self._last_message > _LOG_INTERVAL_S:
