@@ -193,8 +193,9 @@ def half_even(values: Integers, bits: Integers) -> Integers:
 class Kind(NamedTuple):
     """What a format permits: its operators, weights of a shape for N, and a test of the commands of a layer.
 
-    `unit` is the number of N inputs that belong together. Without a test, products must be fewer than those of the
-    same schedule without compact formats. `share` is the least share of layers that must use the format.
+    `unit` is the number of N inputs that belong together; sizes begin at `least` units. Without a test, products must
+    be fewer than those of the same schedule without compact formats. `share` is the least share of layers that must use
+    the format.
     """
 
     unit: int
@@ -203,6 +204,7 @@ class Kind(NamedTuple):
     uses: Callable[[Sequence[Command]], bool] | None
     share: float
     zero_points: bool = False
+    least: int = 1
 
 
 def packed_values(rng: np.random.Generator, n: int, shape: tuple[int, ...]) -> Integers:
@@ -263,7 +265,7 @@ def is_packed(commands: Sequence[Command]) -> bool:
 
 OPS = ("dense",) * 4 + ("conv2d",) * 4 + ("conv_transpose2d",)
 KINDS = {
-    "packed": Kind(1, (*OPS, "depthwise_conv2d"), packed_values, is_packed, 0.6, zero_points=True),
+    "packed": Kind(1, (*OPS, "depthwise_conv2d"), packed_values, is_packed, 0.55, zero_points=True, least=3),
     "wide": Kind(2, OPS, int4_values, has_modes("wide"), 0.8),
     "int4 with factors": Kind(2, ("block_dense",), int4_values, has_modes("wide", "scaled"), 0.8),
     "int8 with factors": Kind(1, ("block_dense",), int8_values, has_modes("scaled"), 1.0, zero_points=True),
@@ -279,7 +281,7 @@ def random_product(draft: Draft, kind: Kind, n: int) -> Product:
 
     def size(most: int, exact: float) -> int:
         """Return a size, which is a multiple of the unit with a probability."""
-        found = int(rng.integers(1, most // kind.unit + 1)) * unit
+        found = int(rng.integers(kind.least, most // kind.unit + 1)) * unit
         return found if rng.random() < exact else max(found - int(rng.integers(1, unit)), 1)
 
     if "dense" in op:
