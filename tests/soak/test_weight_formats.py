@@ -191,7 +191,7 @@ def half_even(values: Integers, bits: Integers) -> Integers:
 
 
 class Kind(NamedTuple):
-    """What a format permits: its operators, weights of a shape for N, and a test of the commands of a layer.
+    """Operators, weights of a shape for N, and a test of the commands of a layer, for a format.
 
     `unit` is the number of N inputs that belong together; sizes begin at `least` units. Without a test, products must
     be fewer than those of the same schedule without compact formats. `share` is the least share of layers that must use
