@@ -45,9 +45,18 @@ def random_kind(rng: np.random.Generator) -> LstmKind:
 GATES = ("input", "forget", "cell", "output")
 
 
-def lstm(rng: np.random.Generator, kind: LstmKind, dtype: str = "int8", steps: int | None = None) -> bytes:
-    """Return a file with a UNIDIRECTIONAL_SEQUENCE_LSTM of type int8 or float32."""
-    batch, inputs, cells = (int(n) for n in rng.integers((1, 1, 1), (4, 20, 20)))
+def lstm(
+    rng: np.random.Generator,
+    kind: LstmKind,
+    dtype: str = "int8",
+    steps: int | None = None,
+    sizes: tuple[int, int, int] | None = None,
+) -> bytes:
+    """Return a file with a UNIDIRECTIONAL_SEQUENCE_LSTM of type int8 or float32.
+
+    Without `steps` and without `sizes` (batch, inputs, cells), these are random.
+    """
+    batch, inputs, cells = sizes or (int(n) for n in rng.integers((1, 1, 1), (4, 20, 20)))
     steps = int(rng.integers(1, 6)) if steps is None else steps
     made = int(rng.integers(1, (cells if kind.peephole else 12) + 1)) if kind.projection else cells
     whole = dtype == "int8"
