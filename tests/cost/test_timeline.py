@@ -53,6 +53,17 @@ def test_a_slower_memory_takes_longer() -> None:
     assert late > first + 299 and narrow > 1.5 * first
 
 
+def test_a_wider_bus_only_helps_if_the_memory_is_faster() -> None:
+    config, dense = load_target("n16"), streams(DENSE, "n16")
+    beat, half = (
+        timeline_cycles(config, dense, DramTiming(100, rate), 2 * config.n) for rate in (None, config.n)
+    )
+    usual = timeline_cycles(config, dense, DramTiming())
+    assert timeline_cycles(config, dense, DramTiming(), config.n) == usual
+    assert beat < usual <= half < 1.1 * usual
+    assert beat > usual / 2  # latencies remain
+
+
 @pytest.mark.parametrize("target", ["n4", "n8", "n16"])
 @pytest.mark.parametrize("timing", [(100, None), (400, 2)], ids=["usual", "slow"])
 @pytest.mark.parametrize("point", [CHAIN, DENSE, POOL], ids=["chain", "dense", "pool"])
