@@ -26,7 +26,7 @@ from compiler.bench import tiny
 from compiler.bench.architectures import NETWORKS, model_file
 from compiler.codegen.executable import CommandStream
 from compiler.commands.commands import Command, cycles
-from compiler.cost.timeline import timeline_cycles
+from compiler.cost.timeline import OWN_WIDTHS, Widths, fuse_cycles, timeline_cycles
 from compiler.ir.graph import Graph
 from compiler.llm.model.accelerated import export
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
@@ -197,12 +197,16 @@ def options(
     half = DramTiming(_LATENCY, config.n / 2)
     predicted = timeline_cycles(config, streams, dram)
 
-    def estimate(changed: Iterable[CommandStream], bus_bytes: int | None = None) -> float:
-        return full * min(timeline_cycles(config, changed, dram, bus_bytes) / predicted, 1.0)
+    def estimate(changed: Iterable[CommandStream], widths: Widths = OWN_WIDTHS) -> float:
+        return full * min(timeline_cycles(config, changed, dram, widths) / predicted, 1.0)
 
-    work = dict.fromkeys(Unit, 0)
-    for command in (each for stream in streams for each in stream.commands):
-        work[command.unit] += cycles(command, config)
+    work, fewer = dict.fromkeys(Unit, 0), 0
+    for stream in streams:
+        for command, issued in zip(stream.commands, stream.issued, strict=True):
+            work[command.unit] += cycles(command, config)
+            if command.unit == Unit.FUSE:
+                fields = unpack_fields(Unit.FUSE, list(issued.values))
+                fewer += fuse_cycles(config, fields) - fuse_cycles(config, fields, 2)
     beats = counts["load_beats"] + counts["store_beats"]
     units = max(work[Unit.MATRIX], work[Unit.FUSE])
     # A bank refuses reads of MATRIX's weights, of FUSE and of STORE, and writes of LOAD.
@@ -221,11 +225,15 @@ def options(
         "wait_bus": run.causes["wait_bus"],
         "beats": beats,
         "conflicts": conflicts,
+        "second_reads": fewer,
         "bus": {
             "bound": wide_bus_bound(full, run.cycles["half"], beats, units),
-            "estimate": estimate(streams, 2 * config.n),
+            "estimate": estimate(streams, Widths(bus_bytes=2 * config.n)),
         },
-        "ports": {"bound": max(full - sum(conflicts.values()), run.causes["useful"])},
+        "ports": {
+            "bound": max(full - sum(conflicts.values()) - fewer, run.causes["useful"]),
+            "estimate": estimate(streams, Widths(fuse_reads=2)),
+        },
         "split": {
             name: {"bound": bound, "estimate": estimate(changed)}
             for name, (bound, changed) in divided.items()
@@ -319,13 +327,14 @@ def tables(rows: Sequence[Mapping[str, Any]], config: MlaConfig) -> str:
     ]
     bus = [_share("waits for DRAM", "wait_bus"), _share("beats", "beats")]
     ports = [_share(unit, "conflicts", unit.lower(), form=".2%") for unit in (*_READERS, "accumulator")]
+    ports.append(_share("reads of FUSE", "second_reads"))
     both = ("bound", "estimate")
     return "\n\n".join(
         _table(rows, figures)
         for figures in (
             memories,
             [*bus, *(_gain(kind, "bus", kind) for kind in both)],
-            [*ports, _gain("bound", "ports", "bound")],
+            [*ports, *(_gain(kind, "ports", kind) for kind in both)],
             [
                 _share("rows enter", "useful"),
                 *(

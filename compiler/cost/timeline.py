@@ -82,30 +82,42 @@ def waits(stream: CommandStream) -> list[list[int]]:
     return out
 
 
-def timeline(
-    config: MlaConfig, stream: CommandStream, dram: DramTiming, bus_bytes: int | None = None
-) -> list[CommandTime]:
-    """Return the times of all commands of a stage, in order.
+class Widths(NamedTuple):
+    """Widths that a machine might have in place of its own, to estimate what they would save.
 
-    `bus_bytes` is the width of the bus in bytes; None for the N bytes of the machine. With a wider one, LOAD is assumed
-    to write, and STORE to read, that many bytes of the scratchpad per cycle.
+    Parameters
+    ----------
+    bus_bytes : int or None
+        Width of the bus in bytes; None for N. LOAD writes, and STORE reads, as many bytes of the scratchpad per cycle.
+    fuse_reads : int
+        Rows that FUSE can read per cycle from each memory.
     """
-    simulation = _Simulation(config, dram, bus_bytes)
+
+    bus_bytes: int | None = None
+    fuse_reads: int = 1
+
+
+#: Widths of the machine itself.
+OWN_WIDTHS = Widths()
+
+
+def timeline(
+    config: MlaConfig, stream: CommandStream, dram: DramTiming, widths: Widths = OWN_WIDTHS
+) -> list[CommandTime]:
+    """Return the times of all commands of a stage, in order."""
+    simulation = _Simulation(config, dram, widths)
     for command, issued, needed in zip(stream.commands, stream.issued, waits(stream), strict=True):
         simulation.run(command, issued, needed)
     return simulation.out
 
 
 def timeline_cycles(
-    config: MlaConfig, streams: Iterable[CommandStream], dram: DramTiming, bus_bytes: int | None = None
+    config: MlaConfig, streams: Iterable[CommandStream], dram: DramTiming, widths: Widths = OWN_WIDTHS
 ) -> float:
-    """Return the cycles of stages that run one after another, from the doorbell to the interrupt of each.
-
-    `bus_bytes` is as in `timeline`.
-    """
+    """Return the cycles of stages that run one after another, from the doorbell to the interrupt of each."""
     total = 0.0
     for stream in streams:
-        times = timeline(config, stream, dram, bus_bytes)
+        times = timeline(config, stream, dram, widths)
         total += _BEGIN + max((each.retired for each in times), default=0.0) + _END
     return total
 
@@ -113,9 +125,9 @@ def timeline_cycles(
 class _Simulation:
     """State of the sequencer, the units and the bus after the commands so far."""
 
-    def __init__(self, config: MlaConfig, dram: DramTiming, bus_bytes: int | None):
+    def __init__(self, config: MlaConfig, dram: DramTiming, widths: Widths):
         self.config, self.latency = config, dram.latency + _LOAD
-        self.bus_bytes = bus_bytes or config.n
+        self.bus_bytes, self.fuse_reads = widths.bus_bytes or config.n, widths.fuse_reads
         self.beat = dram.beat(self.bus_bytes) * (_PIPELINED_BEAT if config.pipelined else 1)
         self.word = _PIPELINED_WORD if config.pipelined else 1
         self.out: list[CommandTime] = []
@@ -207,7 +219,7 @@ class _Simulation:
 
     def _fuse(self, begin: float, issued: Issued) -> CommandTime:
         c = unpack_fields(Unit.FUSE, list(issued.values))
-        taken = _fuse_cycles(self.config, c)
+        taken = fuse_cycles(self.config, c, self.fuse_reads)
         end = begin + taken
         self.free[Unit.FUSE] = end + _NEXT_COMMAND
         later = c.table_wide or c.residual or c.table2 or c.reduce or c.lane_reduce or c.post
@@ -236,7 +248,7 @@ class _Simulation:
         return total * lines // (min(planes, n) * min(rows, n))
 
 
-def _fuse_cycles(config: MlaConfig, c: CommandFields) -> int:
+def fuse_cycles(config: MlaConfig, c: CommandFields, reads_per_cycle: int = 1) -> int:
     """Return the cycles of a FUSE command, limited by reads of either memory, by writes or by reciprocals."""
     counts = [getattr(c, f"{dim}_count") for dim in FUSE_DIMS]
     points, results = prod(counts), c.n_count * c.y_count * c.x_count
@@ -255,7 +267,8 @@ def _fuse_cycles(config: MlaConfig, c: CommandFields) -> int:
     digits = 0
     if c.post in PAIRS:
         digits = ceil(results * config.reciprocal_cycles(root=c.post != Post.RECIP))
-    return max(points * config.fuse_rate, *reads.values(), writes, digits)
+    read = ceil(max(reads.values()) / reads_per_cycle)
+    return max(points * config.fuse_rate, read, writes, digits)
 
 
 def _count(command: Command, name: str) -> int:
