@@ -26,7 +26,7 @@ from compiler.bench import tiny
 from compiler.bench.architectures import NETWORKS, model_file
 from compiler.codegen.executable import CommandStream
 from compiler.commands.commands import Command, cycles
-from compiler.cost.timeline import OWN_WIDTHS, Widths, fuse_cycles, timeline_cycles
+from compiler.cost.timeline import fuse_cycles, timeline_cycles
 from compiler.ir.graph import Graph
 from compiler.llm.model.accelerated import export
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
@@ -197,8 +197,8 @@ def options(
     half = DramTiming(_LATENCY, config.n / 2)
     predicted = timeline_cycles(config, streams, dram)
 
-    def estimate(changed: Iterable[CommandStream], widths: Widths = OWN_WIDTHS) -> float:
-        return full * min(timeline_cycles(config, changed, dram, widths) / predicted, 1.0)
+    def estimate(changed: Iterable[CommandStream], bus_bytes: int | None = None) -> float:
+        return full * min(timeline_cycles(config, changed, dram, bus_bytes) / predicted, 1.0)
 
     work, fewer = dict.fromkeys(Unit, 0), 0
     for stream in streams:
@@ -228,12 +228,9 @@ def options(
         "second_reads": fewer,
         "bus": {
             "bound": wide_bus_bound(full, run.cycles["half"], beats, units),
-            "estimate": estimate(streams, Widths(bus_bytes=2 * config.n)),
+            "estimate": estimate(streams, 2 * config.n),
         },
-        "ports": {
-            "bound": max(full - sum(conflicts.values()) - fewer, run.causes["useful"]),
-            "estimate": estimate(streams, Widths(fuse_reads=2)),
-        },
+        "ports": {"bound": max(full - sum(conflicts.values()) - fewer, run.causes["useful"])},
         "split": {
             name: {"bound": bound, "estimate": estimate(changed)}
             for name, (bound, changed) in divided.items()
@@ -334,7 +331,7 @@ def tables(rows: Sequence[Mapping[str, Any]], config: MlaConfig) -> str:
         for figures in (
             memories,
             [*bus, *(_gain(kind, "bus", kind) for kind in both)],
-            [*ports, *(_gain(kind, "ports", kind) for kind in both)],
+            [*ports, _gain("bound", "ports", "bound")],
             [
                 _share("rows enter", "useful"),
                 *(

@@ -82,42 +82,30 @@ def waits(stream: CommandStream) -> list[list[int]]:
     return out
 
 
-class Widths(NamedTuple):
-    """Widths that a machine might have in place of its own, to estimate what they would save.
-
-    Parameters
-    ----------
-    bus_bytes : int or None
-        Width of the bus in bytes; None for N. LOAD writes, and STORE reads, as many bytes of the scratchpad per cycle.
-    fuse_reads : int
-        Rows that FUSE can read per cycle from each memory.
-    """
-
-    bus_bytes: int | None = None
-    fuse_reads: int = 1
-
-
-#: Widths of the machine itself.
-OWN_WIDTHS = Widths()
-
-
 def timeline(
-    config: MlaConfig, stream: CommandStream, dram: DramTiming, widths: Widths = OWN_WIDTHS
+    config: MlaConfig, stream: CommandStream, dram: DramTiming, bus_bytes: int | None = None
 ) -> list[CommandTime]:
-    """Return the times of all commands of a stage, in order."""
-    simulation = _Simulation(config, dram, widths)
+    """Return the times of all commands of a stage, in order.
+
+    `bus_bytes` is the width of the bus in bytes; None for the N bytes of the machine. With a wider one, LOAD is assumed
+    to write, and STORE to read, that many bytes of the scratchpad per cycle.
+    """
+    simulation = _Simulation(config, dram, bus_bytes)
     for command, issued, needed in zip(stream.commands, stream.issued, waits(stream), strict=True):
         simulation.run(command, issued, needed)
     return simulation.out
 
 
 def timeline_cycles(
-    config: MlaConfig, streams: Iterable[CommandStream], dram: DramTiming, widths: Widths = OWN_WIDTHS
+    config: MlaConfig, streams: Iterable[CommandStream], dram: DramTiming, bus_bytes: int | None = None
 ) -> float:
-    """Return the cycles of stages that run one after another, from the doorbell to the interrupt of each."""
+    """Return the cycles of stages that run one after another, from the doorbell to the interrupt of each.
+
+    `bus_bytes` is as in `timeline`.
+    """
     total = 0.0
     for stream in streams:
-        times = timeline(config, stream, dram, widths)
+        times = timeline(config, stream, dram, bus_bytes)
         total += _BEGIN + max((each.retired for each in times), default=0.0) + _END
     return total
 
@@ -125,9 +113,9 @@ def timeline_cycles(
 class _Simulation:
     """State of the sequencer, the units and the bus after the commands so far."""
 
-    def __init__(self, config: MlaConfig, dram: DramTiming, widths: Widths):
+    def __init__(self, config: MlaConfig, dram: DramTiming, bus_bytes: int | None):
         self.config, self.latency = config, dram.latency + _LOAD
-        self.bus_bytes, self.fuse_reads = widths.bus_bytes or config.n, widths.fuse_reads
+        self.bus_bytes = bus_bytes or config.n
         self.beat = dram.beat(self.bus_bytes) * (_PIPELINED_BEAT if config.pipelined else 1)
         self.word = _PIPELINED_WORD if config.pipelined else 1
         self.out: list[CommandTime] = []
@@ -219,7 +207,7 @@ class _Simulation:
 
     def _fuse(self, begin: float, issued: Issued) -> CommandTime:
         c = unpack_fields(Unit.FUSE, list(issued.values))
-        taken = fuse_cycles(self.config, c, self.fuse_reads)
+        taken = fuse_cycles(self.config, c)
         end = begin + taken
         self.free[Unit.FUSE] = end + _NEXT_COMMAND
         later = c.table_wide or c.residual or c.table2 or c.reduce or c.lane_reduce or c.post
@@ -249,7 +237,10 @@ class _Simulation:
 
 
 def fuse_cycles(config: MlaConfig, c: CommandFields, reads_per_cycle: int = 1) -> int:
-    """Return the cycles of a FUSE command, limited by reads of either memory, by writes or by reciprocals."""
+    """Return the cycles of a FUSE command, limited by reads of either memory, by writes or by reciprocals.
+
+    `reads_per_cycle` is the number of rows that FUSE reads from each memory per cycle; the machine reads one.
+    """
     counts = [getattr(c, f"{dim}_count") for dim in FUSE_DIMS]
     points, results = prod(counts), c.n_count * c.y_count * c.x_count
     reads = {"sp": 0, "acc": 0}

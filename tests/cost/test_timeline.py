@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from compiler.codegen.executable import CommandStream
-from compiler.cost.timeline import Widths, fuse_cycles, timeline, timeline_cycles, waits
+from compiler.cost.timeline import fuse_cycles, timeline, timeline_cycles, waits
 from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.pipeline import CompilationTrace, ModelCompiler
 from compiler.profile.measurement import HardwareProfile
@@ -58,11 +58,10 @@ def test_a_slower_memory_takes_longer() -> None:
 def test_a_wider_bus_only_helps_if_the_memory_is_faster() -> None:
     config, dense = load_target("n16"), streams(DENSE, "n16")
     beat, half = (
-        timeline_cycles(config, dense, DramTiming(100, rate), Widths(2 * config.n))
-        for rate in (None, config.n)
+        timeline_cycles(config, dense, DramTiming(100, rate), 2 * config.n) for rate in (None, config.n)
     )
     usual = timeline_cycles(config, dense, DramTiming())
-    assert timeline_cycles(config, dense, DramTiming(), Widths(config.n)) == usual
+    assert timeline_cycles(config, dense, DramTiming(), config.n) == usual
     assert beat < usual <= half < 1.1 * usual
     assert beat > usual / 2  # latencies remain
 

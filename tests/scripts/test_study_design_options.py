@@ -52,7 +52,7 @@ def test_bounds_of_a_product_of_matrices(case: str, shares: tuple[float, ...]) -
     assert row["bus"]["bound"] == cycles["full"] - saved
     assert row["bus"]["bound"] <= row["bus"]["estimate"] < cycles["full"]
     assert row["ports"]["bound"] == cycles["full"] - sum(row["conflicts"].values())
-    assert row["ports"]["estimate"] == cycles["full"] and not row["second_reads"]  # FUSE reads sums only
+    assert not row["second_reads"]  # FUSE reads sums only
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -94,7 +94,7 @@ def test_stored_results_are_printed(tmp_path: Path) -> None:
             "conflicts": dict.fromkeys(("matrix", "fuse", "store", "accumulator"), 10),
             "bus": {"bound": after, "estimate": 4000},
             "second_reads": 100,
-            "ports": {"bound": 3200, "estimate": 4000},
+            "ports": {"bound": 3200},
             "split": {key: {"bound": after, "estimate": 4000} for key in SPLITS},
         }
         for name, after in gains.items()
@@ -109,7 +109,7 @@ def test_stored_results_are_printed(tmp_path: Path) -> None:
         "| two | 25.0% | 25.0% | 0.0% | 0.0% |",
         "| geometric mean |  |  | 100.0% | 0.0% |",
     ]
-    assert ports[2] == "| one | 0.25% | 0.25% | 0.25% | 0.25% | 2.5% | 25.0% | 0.0% |"
+    assert ports[2] == "| one | 0.25% | 0.25% | 0.25% | 0.25% | 2.5% | 25.0% |"
     assert all(half in split[0] for half in ("two 16x8", "two 8x16", "four 8x8"))
 
 
