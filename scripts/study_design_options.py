@@ -160,13 +160,17 @@ def measure(network: CompiledNetwork, inputs: Mapping[str, NDArray]) -> Measured
 
     Raises
     ------
+    InputError
+        All of the network runs on the host.
     WorkError
         An output differs from the golden model's.
     """
+    tags = [tag for code in network.codes for tag in code.tags]
+    if not tags:
+        raise InputError(f"{network.name}: all operators run on the host, so there is nothing to measure")
     with GoldenDevice(network.config, dram_bytes(network)) as golden:
         expected = Session(golden, network).run(inputs)
     taken: dict[str, int] = {}
-    tags = [tag for code in network.codes for tag in code.tags]
     with open_device(network, say=_log) as device:
         session = Session(device, network)
         session.progress = lambda count: _log(f"{count:,} cycles so far")
