@@ -530,7 +530,7 @@ def _cycles(command: Command, config: MlaConfig) -> int:
     if command.unit == Unit.LOAD and LOAD_WORD.unpack(get("word", 0))["fill"]:
         return 0
     lines, size = transfer(command)
-    least = get("z_count", 1) if _is_packed(command) else 0  # of packed weights, a group is written per cycle
+    least = get("z_count", 1) if is_packed(command) else 0  # of packed weights, a group is written per cycle
     return lines * max(-(-size // n), least)
 
 
@@ -538,10 +538,11 @@ def transfer(command: Command) -> tuple[int, int]:
     """Return the number of lines of a LOAD or STORE command, and the number of bytes of a line in DRAM."""
     planes, lines, size = (command.fields.get(name, 1) for name in ("z_count", "y_count", "len"))
     assert isinstance(planes, int) and isinstance(lines, int) and isinstance(size, int)
-    return lines if _is_packed(command) else planes * lines, size
+    return lines if is_packed(command) else planes * lines, size
 
 
-def _is_packed(command: Command) -> bool:
+def is_packed(command: Command) -> bool:
+    """Return True for a LOAD command that expands packed weights."""
     word = command.fields.get("word", 0)
     return command.unit == Unit.LOAD and isinstance(word, int) and bool(LOAD_WORD.unpack(word)["packed"])
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from compiler.codegen.executable import CommandStream
 from compiler.codegen.semaphores import Issued
-from compiler.commands.commands import Command, cycles, tile_cycles, transfer
+from compiler.commands.commands import Command, cycles, is_packed, tile_cycles, transfer
 from compiler.options import DramTiming
 from cosim.semantics.command_fields import CommandFields, unpack_fields
 from hw.config import MlaConfig
@@ -82,19 +82,30 @@ def waits(stream: CommandStream) -> list[list[int]]:
     return out
 
 
-def timeline(config: MlaConfig, stream: CommandStream, dram: DramTiming) -> list[CommandTime]:
-    """Return the times of all commands of a stage, in order."""
-    simulation = _Simulation(config, dram)
+def timeline(
+    config: MlaConfig, stream: CommandStream, dram: DramTiming, bus_bytes: int | None = None
+) -> list[CommandTime]:
+    """Return the times of all commands of a stage, in order.
+
+    `bus_bytes` is the width of the bus in bytes; None for the N bytes of the machine. With a wider one, LOAD is assumed
+    to write, and STORE to read, that many bytes of the scratchpad per cycle.
+    """
+    simulation = _Simulation(config, dram, bus_bytes)
     for command, issued, needed in zip(stream.commands, stream.issued, waits(stream), strict=True):
         simulation.run(command, issued, needed)
     return simulation.out
 
 
-def timeline_cycles(config: MlaConfig, streams: Iterable[CommandStream], dram: DramTiming) -> float:
-    """Return the cycles of stages that run one after another, from the doorbell to the interrupt of each."""
+def timeline_cycles(
+    config: MlaConfig, streams: Iterable[CommandStream], dram: DramTiming, bus_bytes: int | None = None
+) -> float:
+    """Return the cycles of stages that run one after another, from the doorbell to the interrupt of each.
+
+    `bus_bytes` is as in `timeline`.
+    """
     total = 0.0
     for stream in streams:
-        times = timeline(config, stream, dram)
+        times = timeline(config, stream, dram, bus_bytes)
         total += _BEGIN + max((each.retired for each in times), default=0.0) + _END
     return total
 
@@ -102,9 +113,10 @@ def timeline_cycles(config: MlaConfig, streams: Iterable[CommandStream], dram: D
 class _Simulation:
     """State of the sequencer, the units and the bus after the commands so far."""
 
-    def __init__(self, config: MlaConfig, dram: DramTiming):
+    def __init__(self, config: MlaConfig, dram: DramTiming, bus_bytes: int | None):
         self.config, self.latency = config, dram.latency + _LOAD
-        self.beat = dram.beat(config.n) * (_PIPELINED_BEAT if config.pipelined else 1)
+        self.bus_bytes = bus_bytes or config.n
+        self.beat = dram.beat(self.bus_bytes) * (_PIPELINED_BEAT if config.pipelined else 1)
         self.word = _PIPELINED_WORD if config.pipelined else 1
         self.out: list[CommandTime] = []
         self.now = float(_PROLOGUE)  # time of the sequencer
@@ -159,7 +171,9 @@ class _Simulation:
         else:
             start = max(begin + self.latency, self.bus, self.written)
             self.bus = start + self._beats(command, issued) * self.beat
-            self.written = max(self.bus, start + cycles(command, self.config))
+            # Of packed weights, a group is written per cycle.
+            groups = _count(command, "z_count") if is_packed(command) else 0
+            self.written = max(self.bus, start + lines * groups)
             self.free[Unit.LOAD] = begin + lines
         return CommandTime(start, self.written, self.written + _TOKEN)
 
@@ -193,7 +207,7 @@ class _Simulation:
 
     def _fuse(self, begin: float, issued: Issued) -> CommandTime:
         c = unpack_fields(Unit.FUSE, list(issued.values))
-        taken = _fuse_cycles(self.config, c)
+        taken = fuse_cycles(self.config, c)
         end = begin + taken
         self.free[Unit.FUSE] = end + _NEXT_COMMAND
         later = c.table_wide or c.residual or c.table2 or c.reduce or c.lane_reduce or c.post
@@ -205,7 +219,7 @@ class _Simulation:
 
     def _beats(self, command: Command, issued: Issued) -> int:
         """Return the number of beats of a load or store, whose lines need not begin at the start of a beat."""
-        index, n, size = _INDEX[command.unit], self.config.n, _count(command, "len")
+        index, n, size = _INDEX[command.unit], self.bus_bytes, _count(command, "len")
         start = issued.values[index["dram"]] % n
         across, down = (issued.values[index[name]] % n for name in ("dram_y", "dram_z"))
         lines, _ = transfer(command)
@@ -213,7 +227,7 @@ class _Simulation:
             return lines * -(-(start + size) // n)
         rows, planes = (_count(command, name) for name in ("y_count", "z_count"))
         planes = lines // rows
-        # The starts of lines and planes in their beats recur after N of them.
+        # The starts of lines and planes in their beats recur after n of them.
         total = sum(
             -(-((start + row * across + plane * down) % n + size) // n)
             for plane in range(min(planes, n))
@@ -222,8 +236,11 @@ class _Simulation:
         return total * lines // (min(planes, n) * min(rows, n))
 
 
-def _fuse_cycles(config: MlaConfig, c: CommandFields) -> int:
-    """Return the cycles of a FUSE command, limited by reads of either memory, by writes or by reciprocals."""
+def fuse_cycles(config: MlaConfig, c: CommandFields, reads_per_cycle: int = 1) -> int:
+    """Return the cycles of a FUSE command, limited by reads of either memory, by writes or by reciprocals.
+
+    `reads_per_cycle` is the number of rows that FUSE reads from each memory per cycle; the machine reads one.
+    """
     counts = [getattr(c, f"{dim}_count") for dim in FUSE_DIMS]
     points, results = prod(counts), c.n_count * c.y_count * c.x_count
     reads = {"sp": 0, "acc": 0}
@@ -241,7 +258,8 @@ def _fuse_cycles(config: MlaConfig, c: CommandFields) -> int:
     digits = 0
     if c.post in PAIRS:
         digits = ceil(results * config.reciprocal_cycles(root=c.post != Post.RECIP))
-    return max(points * config.fuse_rate, *reads.values(), writes, digits)
+    read = ceil(max(reads.values()) / reads_per_cycle)
+    return max(points * config.fuse_rate, read, writes, digits)
 
 
 def _count(command: Command, name: str) -> int:

@@ -5,14 +5,16 @@ from itertools import pairwise
 import pytest
 
 from compiler.codegen.executable import CommandStream
-from compiler.cost.timeline import timeline, timeline_cycles, waits
+from compiler.cost.timeline import fuse_cycles, timeline, timeline_cycles, waits
 from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.pipeline import CompilationTrace, ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.measure.measurer import Measurer
+from cosim.semantics.command_fields import CommandFields, unpack_fields
 from hw.config import load_target
-from hw.isa.enums import Unit
+from hw.isa.commands import UNIT_FIELDS
+from hw.isa.enums import BSource, Unit
 
 CHAIN = CalibrationNetwork(
     (12, 12, 16), (CalibrationOp("conv", 48, 3), CalibrationOp("depthwise", 0, 3), CalibrationOp("conv", 24))
@@ -51,6 +53,28 @@ def test_a_slower_memory_takes_longer() -> None:
         timeline_cycles(config, chain, DramTiming(*timing)) for timing in ((100, None), (400, None), (100, 2))
     )
     assert late > first + 299 and narrow > 1.5 * first
+
+
+def test_a_wider_bus_only_helps_if_the_memory_is_faster() -> None:
+    config, dense = load_target("n16"), streams(DENSE, "n16")
+    beat, half = (
+        timeline_cycles(config, dense, DramTiming(100, rate), 2 * config.n) for rate in (None, config.n)
+    )
+    usual = timeline_cycles(config, dense, DramTiming())
+    assert timeline_cycles(config, dense, DramTiming(), config.n) == usual
+    assert beat < usual <= half < 1.1 * usual
+    assert beat > usual / 2  # latencies remain
+
+
+def test_second_reads_shorten_commands_with_two_operands_in_one_memory() -> None:
+    """A sum of two int8 rows of the scratchpad takes two reads, one with a row of the accumulator does not."""
+    config = load_target("n16")
+    fields = {"n_count": 10, "a_src": 1, "b_src": int(BSource.SP), "b_n": 16, "a_dtype": 0, "b_dtype": 0}
+    default = vars(unpack_fields(Unit.FUSE, [item.default for item in UNIT_FIELDS[Unit.FUSE]]))
+    both = CommandFields(**default | fields | {"d_dst": 1})
+    one = CommandFields(**default | fields | {"a_src": 0, "d_dst": 1})
+    assert [fuse_cycles(config, both, reads) for reads in (1, 2)] == [20, 10]
+    assert [fuse_cycles(config, one, reads) for reads in (1, 2)] == [10, 10]
 
 
 @pytest.mark.parametrize("target", ["n4", "n8", "n16"])
