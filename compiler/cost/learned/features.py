@@ -174,8 +174,8 @@ class LayerFeatures:
         self.weights = float(layer.weights.size if weighted else 0)
         if isinstance(layer, ConvLayer):
             joined = layer.weights.shape[-1] % (2 * n) == 0
-            work = layer.weight_work(config, joined=joined, packed=True)
-            self.useful, self.weights = self.useful * work.products, n * work.beats(self.weights / n)
+            work, rows = layer.weight_work(config, joined=joined, packed=True), self.weights / n
+            self.useful, self.weights = self.useful * work.products, n * work.beats(rows, rows)
         self.tensors = [
             (name, image.h * image.w * image.c * DTYPE_BYTES[image.dtype])
             for name, image in (

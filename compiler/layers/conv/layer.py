@@ -30,6 +30,8 @@ _INT4_SHARE, _TWO_OF_FOUR_SHARE, _TWO_OF_FOUR_ENTRY = 1 / 2, 5 / 8, 5 / 4
 WORTHWHILE = 0.97
 #: Minimum number of bus beats that a changed load must save on average, since packed data arrive a few cycles later.
 MIN_SAVED_BEATS = 6
+#: Mean beats by which packed loads are longer because they are padded.
+_PADDING_BEATS = 1
 #: Maximum number of blocks of outputs whose packed size is computed, to estimate that of all.
 _SAMPLED_BLOCKS = 8
 
@@ -46,10 +48,11 @@ class WeightWork(NamedTuple):
     packed: float
     entry: float
 
-    def beats(self, rows: float) -> float:
-        """Return the bus beats of a load of `rows` rows of N int8 weights."""
-        stored = rows * self.stored
-        return stored * (self.packed if stored * (1 - self.packed) >= MIN_SAVED_BEATS else 1.0)
+    def beats(self, rows: float, mean: float) -> float:
+        """Return the bus beats of a load of `rows` rows of N int8 weights, if loads have `mean` rows on average."""
+        stored = mean * self.stored
+        packs = stored * (1 - self.packed) - _PADDING_BEATS >= MIN_SAVED_BEATS
+        return rows * self.stored * (self.packed if packs else 1.0)
 
 
 @identity(

@@ -136,6 +136,8 @@ class _Cut:
         if self.layout == Im2colLayout.PIXELS and not self.grouped:
             self.depth = min(s.depth, self.k_blocks)
         self.parts = ceil_div(self.k_blocks, self.depth)
+        #: Mean rows of a block's weights in a load.
+        self.mean_depth = layer.stored_rows(self.in_c, n) / self.parts
         #: Blocks of the outputs beyond whole blocks.
         self.shared = SharedRows(1, (out_c - 1) % n + 1, n)
         shares = can_share_rows(context.y_on_chip, self.blocks, self.columns, s.split_last_tile)
@@ -398,7 +400,9 @@ class _Tile:
         taps = self.columns * cut.taps
         if self.block + self.columns == cut.blocks:
             taps += cut.shared.more_rows(cut.kernel_h, cut.stride) * cut.taps // cut.kernel_h
-        loads.append(("w", (self.key[0], self.block, k), cut.weights.beats(taps * deep)))
+        loads.append(
+            ("w", (self.key[0], self.block, k), cut.weights.beats(taps * deep, taps * cut.mean_depth))
+        )
         fuse = store = gathers = 0.0
         if drained:
             pixels = drained * cut.y.w

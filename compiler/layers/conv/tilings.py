@@ -174,11 +174,8 @@ class ConvTiler:
         passes *= self.blocks / ceil_div(self.layer.group_outputs, self.n)  # of all groups that are blocks
         passes *= self.weights.products
         array = passes * max(self.images * self.y.h * self.y.w, self.context.config.tile_cycles)
-        enough = (
-            _SUFFICIENT_RATIO
-            * self.groups
-            * max(array, self.weights.beats(self.blocks * self.taps * self.in_c))
-        )
+        rows = self.blocks * self.taps * self.in_c
+        enough = _SUFFICIENT_RATIO * self.groups * max(array, self.weights.beats(rows, rows))
         depths = [self.k_blocks]
         if self.layout == Im2colLayout.PIXELS and not self.grouped:
             depths = cuts(self.k_blocks)
@@ -265,7 +262,8 @@ class ConvTiler:
         taps = self.kernel_h * self.wide.weights.shape[2]
         more = shared.more_rows(self.kernel_h, layer.strides[0]) * self.wide.weights.shape[2]
         w_bytes = (tile.columns * taps + more) * layer.stored_rows(min(tile.depth * n, self.in_c), n) * n
-        w_beats = self.weights.beats(w_bytes / n)
+        part_depth = layer.stored_rows(self.in_c, n) / ceil_div(self.k_blocks, tile.depth)
+        w_beats = self.weights.beats(w_bytes / n, (tile.columns * taps + more) * part_depth)
         x_bytes, x_beats = self.image(tile.rows_per_load, part, tile.columns)
         y_buffers = _SPLIT_Y_BUFFERS if context.split_last_tile and not context.y_on_chip else 2
         y_bytes = 0 if context.y_on_chip else y_buffers * drained * n * size
