@@ -1,9 +1,9 @@
 """Cost of quantized weights in a trained language model, stories260K: its negative log-likelihood.
 
-The text is sampled by the model itself at temperature 1, half of it (seed 0) for calibration, half of it
-(seed 1) to measure. Quantized are all matrices of the layers and of the classifier, in groups of 32; the
-table of embeddings, of which each token reads one row, is rounded to 8 bits, and the gains of the norms
-remain float32.
+The text is sampled by the model itself at temperature 1: that of seed 0 for calibration, that of seed 1 to
+measure, that of other seeds for the tuning of all matrices together. Quantized are all matrices of the layers
+and of the classifier, in groups of 32; the table of embeddings, of which each token reads one row, is rounded
+to 8 bits, and the gains of the norms remain float32.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from compiler.quantize.weights import (
     activation_scales,
     output_error,
     quantize_groups,
+    tune_groups,
 )
 
 Values = NDArray[np.floating]
@@ -34,7 +35,9 @@ Key = tuple[str, int]
 
 #: Number of stories of the calibration and of the measurement, and number of tokens of each.
 STORIES, TOKENS = 32, 256
-#: Stories that are evaluated at a time.
+#: Seeds of the stories of the tuning, stories of each seed and tokens of each story; passes over these stories.
+_TUNING_SEEDS, _TUNING_STORIES, _TUNING_TOKENS, _PASSES = range(2, 10), 304, 128, 2
+#: Stories that are evaluated at a time, and of one step of the tuning.
 _TOGETHER = 8
 _EPSILON = 1e-5
 CLASSIFIER: Key = ("classifier", -1)
@@ -179,10 +182,13 @@ class _Run:
         """Reverse `split`."""
         return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
 
-    def gradients(self, wanted: NDArray) -> Iterator[tuple[Key, Values, Values]]:
-        """Yield key, operand and gradient of the result of each product, for the tokens that follow."""
-        model, dz = self.model, self.probabilities.copy()
-        np.put_along_axis(dz, wanted[..., None], np.take_along_axis(dz, wanted[..., None], -1) - 1, -1)
+    def gradients(self, wanted: Values) -> Iterator[tuple[Key, Values, Values]]:
+        """Yield key, operand and gradient of the result of each product.
+
+        The loss is the cross entropy with the wanted probabilities of the tokens that follow, (stories, positions,
+        tokens), summed over all positions.
+        """
+        model, dz = self.model, self.probabilities - wanted
         yield CLASSIFIER, self.h, dz
         dx = _norm_gradient(dz @ model.matrices[CLASSIFIER], self.last, model.norms["final"][0])
         for layer in reversed(range(model.layers)):
@@ -238,9 +244,10 @@ def loss(model: Llama, text: NDArray) -> float:
 def readers(model: Llama, text: NDArray) -> dict[Key, WeightReader]:
     """Return the matrices with the moments of their operands and of the gradients of their results."""
     sums: dict[Key, tuple[Real, Real]] = {}
+    certain = np.eye(len(model.embedding), dtype=np.float32)
     for start in range(0, len(text), _TOGETHER):
         part = text[start : start + _TOGETHER]
-        for key, x, dy in _Run(model, part[:, :-1]).gradients(part[:, 1:]):
+        for key, x, dy in _Run(model, part[:, :-1]).gradients(certain[part[:, 1:]]):
             rows = [each.reshape(-1, each.shape[-1]).astype(np.float64) for each in (x, dy)]
             found = [each.T @ each for each in rows]
             old = sums.get(key)
@@ -309,11 +316,33 @@ def chosen_bits(found: Mapping[Key, WeightReader], mean: float) -> dict[Key, int
     return bits
 
 
-def with_weights(model: Llama, made: Mapping[Key, GroupWeights]) -> Llama:
+def with_weights(model: Llama, matrices: Mapping[Key, Values]) -> Llama:
     """Return the model with quantized weights, and embeddings of 8 bits with a scale for each token."""
     step = np.abs(model.embedding).max(1, keepdims=True) / 127
-    matrices = {key: each.dequantized() for key, each in made.items()}
     return replace(model, embedding=np.rint(model.embedding / step) * step, matrices=matrices)
+
+
+def _real(made: Mapping[Key, GroupWeights]) -> dict[Key, Values]:
+    return {key: each.dequantized() for key, each in made.items()}
+
+
+def tuned(
+    model: Llama, folded: Llama, made: Mapping[Key, GroupWeights], text: NDArray
+) -> dict[Key, GroupWeights]:
+    """Return quantized weights of `folded`, tuned for the probabilities that the float model gives the tokens."""
+    rng = np.random.default_rng(0)
+    order = np.concatenate([rng.permutation(len(text)) for _ in range(_PASSES)])
+    batches = [text[order[i : i + _TOGETHER], :-1] for i in range(0, len(order), _TOGETHER)]
+    rest = iter(batches)
+
+    def gradients(matrices: Mapping[Key, Values]) -> dict[Key, Values]:
+        batch = next(rest)
+        run, sums = _Run(with_weights(folded, matrices), batch), {}
+        for key, x, dy in run.gradients(_Run(model, batch).probabilities):
+            sums[key] = dy.reshape(-1, dy.shape[-1]).T @ x.reshape(-1, x.shape[-1])
+        return sums
+
+    return tune_groups(made, folded.matrices, gradients, steps=len(batches))
 
 
 def costs(path: Path, stories: int = STORIES) -> Iterator[tuple[str, float, float]]:
@@ -324,14 +353,17 @@ def costs(path: Path, stories: int = STORIES) -> Iterator[tuple[str, float, floa
     yield "float32", 32.0, 0.0
     for bits in (4, 5):
         plain = {key: quantize_groups(each, bits, group=GROUP) for key, each in model.matrices.items()}
-        yield f"nearest, {bits} bits", bits, loss(with_weights(model, plain), texts[1]) / exact - 1
+        yield f"nearest, {bits} bits", bits, loss(with_weights(model, _real(plain)), texts[1]) / exact - 1
     folded, found = scaled(model, readers(model, texts[0]))
-    for name, mean in (("4 bits", 4.0), (PER_LAYER, 4.3), ("5 bits", 5.0), (PER_LAYER, 5.0)):
+    more = [sampled(model, seed, _TUNING_STORIES, _TUNING_TOKENS) for seed in _TUNING_SEEDS]
+    for name, mean in (("4 bits", 4.0), (PER_LAYER, 4.3), ("5 bits", 5.0)):
         bits_of = chosen_bits(found, mean) if name == PER_LAYER else dict.fromkeys(found, int(mean))
         made = {key: _made(each, bits_of[key]) for key, each in found.items()}
         sizes = {key: each.weights.size for key, each in found.items()}
         share = sum(bits_of[key] * size for key, size in sizes.items()) / sum(sizes.values())
-        yield f"compensated, {name}", share, loss(with_weights(folded, made), texts[1]) / exact - 1
+        yield f"compensated, {name}", share, loss(with_weights(folded, _real(made)), texts[1]) / exact - 1
+        made = tuned(model, folded, made, np.concatenate(more))
+        yield f"tuned, {name}", share, loss(with_weights(folded, _real(made)), texts[1]) / exact - 1
 
 
 def main() -> None:

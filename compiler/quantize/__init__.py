@@ -3,7 +3,7 @@
 from compiler.quantize.bits import WeightNarrower, fit_bits
 from compiler.quantize.quantize import quantize
 from compiler.quantize.report import LayerBits, OutputReport, QuantizationReport, TensorReport, WeightReport
-from compiler.quantize.weights import GroupWeights, group_weights, prune_mask, quantize_groups
+from compiler.quantize.weights import GroupWeights, group_weights, prune_mask, quantize_groups, tune_groups
 
 __all__ = [
     "GroupWeights",
@@ -18,4 +18,5 @@ __all__ = [
     "prune_mask",
     "quantize",
     "quantize_groups",
+    "tune_groups",
 ]

@@ -1,8 +1,9 @@
 """Rounding of weights to few bits: scales, error compensation, and scaling by the activations."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -15,6 +16,8 @@ from compiler.reference import evaluate
 from hw.errors import InputError
 
 Real = NDArray[np.float64]
+#: What names a matrix of a model.
+Name = TypeVar("Name", bound=Hashable)
 
 #: Smallest and largest number of bits of a weight.
 MIN_BITS, MAX_BITS = 2, 8
@@ -32,6 +35,10 @@ _SWEEPS = 4
 _MAX_GROUP_SCALE = 255
 #: Patterns of pruned weights, and share of zeros from which weights count as pruned; other weights have at most 10%.
 PATTERNS, _PRUNED = ("2:4", "tiles"), 0.2
+#: Decay of the mean gradients and mean squared gradients in `tune_groups`.
+_MEAN_DECAY, _SQUARE_DECAY = 0.9, 0.98
+#: Largest distance of a real number from its integer at the start of `tune_groups`, and beyond the range of integers.
+_START_DISTANCE, _RANGE_DISTANCE = 0.45, 0.49
 #: Exponents of the importance of the operand's elements that `activation_scales` tries.
 _EXPONENTS = (0.0, 0.15, 0.3, 0.45, 0.6)
 
@@ -440,6 +447,106 @@ def quantize_groups(
     return GroupWeights(rounded.astype(np.int8), scales, unit, group, bits)
 
 
+def tune_groups(
+    made: Mapping[Name, GroupWeights],
+    exact: Mapping[Name, NDArray],
+    gradients: Callable[[dict[Name, NDArray[np.float32]]], Mapping[Name, NDArray]],
+    *,
+    steps: int = 200,
+    rate: float = 0.005,
+) -> dict[Name, GroupWeights]:
+    """Change the integers of all matrices of a model, together, so that a loss of the whole model decreases.
+
+    `quantize_groups` rounds each matrix by statistics of the exact model. Here the errors of one matrix compensate
+    those of the others. Each weight has a real number, in units of its step, that the integer rounds. Gradients of the
+    loss at the rounded weights change the real numbers (straight-through estimation: Bengio et al., Estimating or
+    Propagating Gradients Through Stochastic Neurons, 2013) by Adam (Kingma and Ba, 2014), with a rate that falls to 0
+    as half a cosine. The scales remain as they are. A suitable loss is the divergence of the outputs from those of the
+    exact model, on texts or images that need no labels (Hinton et al., Distilling the Knowledge in a Neural Network,
+    2015): it has its minimum at the exact weights.
+
+    Parameters
+    ----------
+    made : mapping of GroupWeights
+        Quantized matrices by name, for example by `quantize_groups` with moments.
+    exact : mapping of (outputs, products) arrays
+        The same matrices before quantization.
+    gradients : function
+        Receives the quantized matrices as real numbers, and returns the gradient of the loss at each of them, of the
+        same shape. It is called once for each step; each call should use other samples.
+    steps : int
+        Number of steps.
+    rate : float
+        Change of a real number in the first step, in units of the weight's step.
+
+    Returns
+    -------
+    dict of GroupWeights
+        Matrices with other integers in the range of their bits. As in `quantize_groups`, zeros of pruned weights stay.
+
+    Raises
+    ------
+    InputError
+        `steps` or `rate` is out of range, the names or shapes differ, or a gradient is not finite.
+    """
+    if type(steps) is not int or steps < 1:
+        raise InputError(f"steps must be an integer of at least 1, not {steps!r}")
+    if not 0 < rate < math.inf:
+        raise InputError(f"rate must be a positive number, not {rate!r}")
+    _check_matrices("exact", {name: each.values for name, each in made.items()}, exact)
+    tuned = {name: _Tuned(each, exact[name]) for name, each in made.items()}
+    for step in range(steps):
+        found = gradients({name: each.rounded().dequantized() for name, each in tuned.items()})
+        _check_matrices("gradients", exact, found)
+        for name, each in tuned.items():
+            each.change(found[name], rate * (1 + math.cos(math.pi * step / steps)) / 2)
+    return {name: each.rounded() for name, each in tuned.items()}
+
+
+class _Tuned:
+    """Real numbers that the integers of a matrix round, and the means of their gradients.
+
+    Parameters
+    ----------
+    made : GroupWeights
+        Quantized weights to start from.
+    exact : (outputs, products) array
+        The same weights before quantization.
+    """
+
+    def __init__(self, made: GroupWeights, exact: NDArray):
+        self._made, self._steps = made, made.steps
+        integers = made.values.astype(np.float64)
+        distance = np.clip(exact / self._steps - integers, -_START_DISTANCE, _START_DISTANCE)
+        self._real, self._free = integers + distance, ~_stay_zero(exact.astype(np.float64))
+        self._mean, self._square, self._count = np.zeros_like(integers), np.zeros_like(integers), 0
+
+    def rounded(self) -> GroupWeights:
+        """Return the matrix with the integers of the real numbers."""
+        return replace(self._made, values=np.rint(self._real * self._free).astype(np.int8))
+
+    def change(self, gradient: NDArray, rate: float) -> None:
+        """Change the real numbers by about `rate`, given the gradient of the loss at the weights."""
+        scaled, self._count = gradient * self._steps, self._count + 1
+        self._mean += (1 - _MEAN_DECAY) * (scaled - self._mean)
+        self._square += (1 - _SQUARE_DECAY) * (np.square(scaled) - self._square)
+        mean = self._mean / (1 - _MEAN_DECAY**self._count)
+        deviation = np.sqrt(self._square / (1 - _SQUARE_DECAY**self._count))
+        change = np.divide(mean, deviation, out=np.zeros_like(mean), where=deviation > 0)
+        low, high = weight_range(self._made.bits)
+        self._real = np.clip(self._real - rate * change, low - _RANGE_DISTANCE, high + _RANGE_DISTANCE)
+
+
+def _check_matrices(name: str, wanted: Mapping[Name, NDArray], given: Mapping[Name, NDArray]) -> None:
+    """Raise InputError unless the given matrices have the names and shapes of others and are finite."""
+    if given.keys() != wanted.keys():
+        raise InputError(f"{name} must have the matrices {list(wanted)}, not {list(given)}")
+    for key, each in given.items():
+        if np.shape(each) != wanted[key].shape or not np.isfinite(each).all():
+            shape = " x ".join(map(str, wanted[key].shape))
+            raise InputError(f"{name} of {key!r} must be {shape} finite numbers")
+
+
 def group_weights(
     graph: Graph,
     nodes: Collection[str] | None = None,
@@ -448,7 +555,9 @@ def group_weights(
     group: int = 32,
     samples: Calibration | None = None,
 ) -> Graph:
-    """Quantize weights of dense nodes of a float model to integers with a scale for each group of products and output.
+    """Quantize weights of a float model to integers with a scale for each group of products and output.
+
+    The weights are those of dense nodes and of 1x1 convolutions without strides, pads and groups, which become dense.
 
     `compile` and `quantize` keep these integers, with a factor for each group, if the target has scaled sums.
 
@@ -457,8 +566,7 @@ def group_weights(
     graph : Graph
         A float model.
     nodes : collection of str or None
-        Names of dense nodes; None: all dense nodes with constant weights whose number of products is a multiple of
-        `group`.
+        Names of such nodes; None: all with constant weights whose number of products is a multiple of `group`.
     bits, group : int
         As in `quantize_groups`.
     samples : Calibration or None
@@ -468,18 +576,20 @@ def group_weights(
     Raises
     ------
     InputError
-        `bits` or `group` is out of range, a name is not that of a dense node with constant float weights, or the
-        samples do not match the inputs.
+        `bits` or `group` is out of range, a name is not that of such a node with constant float weights, or the samples
+        do not match the inputs.
     """
     chosen = [
         node
         for node in graph
-        if node.op == "dense"
+        if (node.op == "dense" or _is_pointwise(graph, node))
         and all(tensor.data is not None and tensor.dtype == "float32" for tensor in graph.ins(node)[1:])
-        and (graph.ins(node)[1].shape[1] % max(group, 1) == 0 if nodes is None else node.name in nodes)
+        and (graph.ins(node)[1].shape[-1] % max(group, 1) == 0 if nodes is None else node.name in nodes)
     ]
     for name in {*(nodes or ())} - {node.name for node in chosen}:
-        raise InputError(f"nodes: {name!r} is not a dense node with constant float weights")
+        raise InputError(
+            f"nodes: {name!r} is not a dense node or 1x1 convolution with constant float weights"
+        )
     given = samples_of(graph, samples) if samples is not None else []
     values = [evaluate(graph, sample, keep=True) for sample in with_states(graph, given)]
     changed: dict[str, Tensor] = {}
@@ -489,7 +599,10 @@ def group_weights(
         assert exact.data is not None
         moments = moments_of(node, exact.data, [each[node.inputs[0]] for each in values])
         found = quantize_groups(
-            exact.data, bits, group=group, moments=None if moments is None else moments[0]
+            exact.data.reshape(len(exact.data), -1),
+            bits,
+            group=group,
+            moments=None if moments is None else moments[0],
         )
         parts = {"integers": found.values, "scales": found.scales.astype(np.float32)}
         names = [unused_name(f"{node.name}:{part}", graph.tensors) for part in parts]
@@ -498,6 +611,13 @@ def group_weights(
         inputs = (node.inputs[0], *names, *node.inputs[2:])
         made[node.name] = replace(node, op="block_dense", inputs=inputs, attributes={"block": group})
     return rebuild(graph, [made.get(node.name, node) for node in graph], changed=changed)
+
+
+def _is_pointwise(graph: Graph, node: Node) -> bool:
+    """Return whether a node is a convolution that multiplies the channels of each pixel by the same matrix."""
+    if node.op != "conv2d" or any(node.attributes["pads"]) or node.attributes["groups"] != 1:
+        return False
+    return graph.ins(node)[1].shape[1:3] == (1, 1) == tuple(node.attributes["strides"])
 
 
 def _check_moments(name: str, moments: Real | None, size: int) -> None:

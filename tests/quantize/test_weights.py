@@ -8,7 +8,7 @@ import pytest
 from compiler.api import compile
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
-from compiler.quantize import group_weights, quantize, quantize_groups
+from compiler.quantize import group_weights, quantize, quantize_groups, tune_groups
 from compiler.quantize.weights import (
     WeightReader,
     activation_scales,
@@ -24,6 +24,8 @@ from compiler.util.scaling import block_factors
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.errors import InputError
+
+POINTWISE = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
 
 
 def operands(count: int, *, seed: int = 0, rows: int = 400) -> np.ndarray:
@@ -176,22 +178,25 @@ def test_factors_of_large_sums_are_smaller_or_impossible() -> None:
         assert (None if found is None else int(found.factors.max())) == least
 
 
-def test_grouped_weights_run_with_factors_and_lose_little(rng) -> None:
+@pytest.mark.parametrize("op", ["dense", "conv2d"])
+def test_grouped_weights_run_with_factors_and_lose_little(op, rng) -> None:
     """A float model whose weights become groups of int4: exact on the machine, for targets with and without factors."""
     graph = Graph("products")
-    x = graph.add_input(Tensor("x", (4, 96), "float32"))
+    rows, kernel, attributes = ((4,), (), {}) if op == "dense" else ((1, 2, 2), (1, 1), POINTWISE)
+    x = graph.add_input(Tensor("x", (*rows, 96), "float32"))
     for name, outputs in (("first", 64), ("second", 24)):
-        w = (rng.normal(size=(outputs, x.shape[1])) * rng.lognormal(0, 1, (1, x.shape[1]))).astype(np.float32)
+        w = rng.normal(size=(outputs, x.shape[-1])) * rng.lognormal(0, 1, (1, x.shape[-1]))
+        w = w.astype(np.float32).reshape(outputs, *kernel, -1)
         b = rng.normal(size=outputs).astype(np.float32)
         parts = [
             graph.add_tensor(Tensor(f"{name}.{i}", each.shape, "float32", data=each))
             for i, each in enumerate((w, b))
         ]
-        y = graph.add_tensor(Tensor(f"{name}.y", (4, outputs), "float32"))
-        graph.add_node(Node(name, "dense", (x.name, *(each.name for each in parts)), (y.name,), {}))
+        y = graph.add_tensor(Tensor(f"{name}.y", (*rows, outputs), "float32"))
+        graph.add_node(Node(name, op, (x.name, *(each.name for each in parts)), (y.name,), attributes))
         x = y
     graph = graph.finish([x.name])
-    samples = {"x": rng.normal(size=(16, 4, 96)).astype(np.float32)}
+    samples = {"x": rng.normal(size=(16, *rows, 96)).astype(np.float32)}
     inputs = {"x": samples["x"][0]}
     exact = evaluate(graph, inputs)[x.name]
     nearest, made = group_weights(graph), group_weights(graph, samples=samples)
@@ -201,18 +206,121 @@ def test_grouped_weights_run_with_factors_and_lose_little(rng) -> None:
         return float(np.square(evaluate(found, inputs)[x.name] - exact).sum())
 
     assert noise(made) < noise(nearest)
-    for target, op in (("n8", "block_dense"), (replace(load_target("n8"), wide=0, sparse=0), "dense")):
+    for target, name in (("n8", "block_dense"), (replace(load_target("n8"), wide=0, sparse=0), "dense")):
         network = compile(made, target, calibration=samples)
         layers = [each for stage in network.stages for each in stage.infos]
-        assert [each.ops for each in layers] == [(op,), (op,)]
-        lanes = 8 if op == "block_dense" else 0
+        assert [each.ops for each in layers] == [(name,), (name,)]
+        lanes = 8 if name == "block_dense" else 0
         with GoldenDevice(network.config, dram_bytes(network)) as device:
             found = Session(device, network).run(inputs)[x.name]
         assert np.array_equal(found, evaluate(quantize(made, samples, lanes=lanes)[0], inputs)[x.name])
         assert np.square(found - exact).sum() < 0.02 * np.square(exact).sum()
-    assert [node.op for node in group_weights(graph, ["second"], group=48)] == ["dense", "block_dense"]
+    assert [node.op for node in group_weights(graph, ["second"], group=48)] == [op, "block_dense"]
     with pytest.raises(InputError, match="'third' is not a dense node"):
         group_weights(graph, ["third"])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "change"), [((1, 1), {"strides": (2, 2)}), ((1, 1), {"pads": (0, 1, 0, 1)}), ((2, 1), {})]
+)
+def test_other_convolutions_keep_their_weights(kernel, change) -> None:
+    attributes = POINTWISE | change
+    (top, left, bottom, right), (sy, sx) = attributes["pads"], attributes["strides"]
+    result = (4 + top + bottom - kernel[0]) // sy + 1, (4 + left + right - kernel[1]) // sx + 1
+    graph = Graph("products")
+    x = graph.add_input(Tensor("x", (1, 4, 4, 32), "float32"))
+    data = weights(8, 32 * kernel[0]).astype(np.float32).reshape(8, *kernel, 32)
+    w = graph.add_tensor(Tensor("w", data.shape, "float32", data=data))
+    y = graph.add_tensor(Tensor("y", (1, *result, 8), "float32"))
+    graph.add_node(Node("product", "conv2d", (x.name, w.name), (y.name,), attributes))
+    graph = graph.finish([y.name])
+    assert [node.op for node in group_weights(graph)] == ["conv2d"]
+    with pytest.raises(InputError, match="'product' is not a dense node or 1x1 convolution"):
+        group_weights(graph, ["product"])
+
+
+def test_tuned_integers_are_those_of_adam_on_straight_through_gradients() -> None:
+    """A written-out reference; weights of 3 bits, some of which reach the ends of their range."""
+    x, w, steps, rate = operands(40), weights(6, 40), 30, 0.05
+    made = quantize_groups(w, 3)
+    scale = np.repeat(made.group_scales * made.channel_scales[:, None].astype(np.float64), 32, 1)[:, :40]
+    real = made.values + np.clip(w / scale - made.values, -0.45, 0.45)
+    mean, square = np.zeros_like(w), np.zeros_like(w)
+    seen = []
+
+    def gradient(matrix: np.ndarray) -> np.ndarray:
+        return (matrix - w) @ x.T @ x
+
+    def gradients(matrices: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        seen.append(matrices["w"])
+        return {"w": gradient(matrices["w"])}
+
+    found = tune_groups({"w": made}, {"w": w}, gradients, steps=steps, rate=rate)["w"]
+    for step in range(steps):
+        matrix = (np.rint(real) * scale).astype(np.float32)
+        assert np.array_equal(matrix, seen[step])
+        g = gradient(matrix) * scale
+        mean, square = 0.9 * mean + 0.1 * g, 0.98 * square + 0.02 * g**2
+        ratio = mean / (1 - 0.9 ** (step + 1)) / np.sqrt(square / (1 - 0.98 ** (step + 1)))
+        real = np.clip(real - rate * 0.5 * (1 + np.cos(np.pi * step / steps)) * ratio, -4.49, 3.49)
+    assert np.array_equal(found.values, np.rint(real)) and not np.array_equal(found.values, made.values)
+    assert found.values.min() == -4 and found.values.max() == 3
+    assert np.array_equal(found.group_scales, made.group_scales)
+
+
+def test_tuned_matrices_reduce_the_error_of_the_network() -> None:
+    """Two layers, whose matrices are tuned on batches and compared on other operands."""
+    rng = np.random.default_rng(3)
+    exact = {"first": rng.standard_normal((48, 32)), "second": rng.standard_normal((32, 48))}
+    mixed = rng.standard_normal((32, 32))
+
+    def through(x: np.ndarray, matrices: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        hidden = np.maximum(x @ matrices["first"].T, 0)
+        return hidden, hidden @ matrices["second"].T
+
+    def gradients(matrices: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        x = rng.standard_normal((200, 32)) @ mixed
+        hidden, y = through(x, matrices)
+        error = y - through(x, exact)[1]
+        back = error @ matrices["second"] * (hidden > 0)
+        return {"first": back.T @ x, "second": error.T @ hidden}
+
+    made = {name: quantize_groups(each) for name, each in exact.items()}
+    found = tune_groups(made, exact, gradients)
+    x = rng.standard_normal((500, 32)) @ mixed
+    errors = []
+    for each in (made, found):
+        real = {name: one.dequantized() for name, one in each.items()}
+        errors.append(np.square(through(x, real)[1] - through(x, exact)[1]).mean())
+    assert errors[1] < 0.7 * errors[0]
+
+
+def test_zeros_of_pruned_weights_stay_zero_when_tuned() -> None:
+    w = weights(8, 32)
+    w[:, ::2] = 0
+    found = tune_groups({0: quantize_groups(w)}, {0: w}, lambda each: {0: np.sign(each[0]) + 0.1}, rate=0.5)
+    assert not found[0].values[:, ::2].any() and found[0].values.any()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"steps": 0}, "steps must be an integer of at least 1, not 0"),
+        ({"rate": 0.0}, "rate must be a positive number, not 0.0"),
+        ({"exact": {"v": np.ones((2, 4))}}, r"exact must have the matrices \['w'\], not \['v'\]"),
+        ({"exact": {"w": np.ones((2, 3))}}, "exact of 'w' must be 2 x 4 finite numbers"),
+        ({"gradients": lambda _: {}}, r"gradients must have the matrices \['w'\], not \[\]"),
+        (
+            {"gradients": lambda _: {"w": np.full((2, 4), np.nan)}},
+            "gradients of 'w' must be 2 x 4 finite numbers",
+        ),
+    ],
+)
+def test_wrong_arguments_of_tuning_are_rejected(change, text) -> None:
+    exact = {"w": np.ones((2, 4))}
+    arguments = {"exact": exact, "gradients": lambda each: each} | change
+    with pytest.raises(InputError, match=text):
+        tune_groups({"w": quantize_groups(exact["w"])}, **arguments)
 
 
 def test_activation_scales_give_elements_that_matter_finer_steps() -> None:

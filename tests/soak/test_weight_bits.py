@@ -52,3 +52,6 @@ def test_cost_of_quantized_weights_of_a_language_model() -> None:
     bits, cost = found["compensated, bits per layer", 4]
     assert bits <= 4.3 and cost <= 0.04
     assert found["compensated, 5 bits", 5][1] <= 0.6 * found["nearest, 5 bits", 5][1]
+    assert found["tuned, 5 bits", 5][1] <= 0.005
+    for name, bits in (("4 bits", 4), ("bits per layer", 4), ("5 bits", 5)):
+        assert found[f"tuned, {name}", bits][1] <= 0.6 * found[f"compensated, {name}", bits][1]

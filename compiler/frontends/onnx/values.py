@@ -69,6 +69,13 @@ class BlockWeights:
             self.values.transpose(perm), self.scales.transpose(perm), self.size, perm.index(self.axis)
         )
 
+    def as_matrix(self) -> "BlockWeights":
+        """Return the integers without dimensions after the first two, which are 1, as those of 1x1 kernels."""
+        count = len(self.values)
+        return BlockWeights(
+            self.values.reshape(count, -1), self.scales.reshape(count, -1), self.size, self.axis
+        )
+
     def real(self) -> NDArray[np.float32]:
         """Return the real numbers."""
         size = min(self.size, self.values.shape[self.axis])

@@ -27,11 +27,16 @@ def numbers(*shape: int, seed: int = 0) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def model(nodes: list[onnx.NodeProto], constants: list[onnx.TensorProto]) -> onnx.ModelProto:
-    """Return a model from x to y."""
+def model(
+    nodes: list[onnx.NodeProto],
+    constants: list[onnx.TensorProto],
+    places: tuple[int, ...] = (),
+    results: tuple[int, ...] = (),
+) -> onnx.ModelProto:
+    """Return a model from x, of shape (ROWS, INPUTS, *places), to y, of shape (ROWS, OUTPUTS, *results)."""
     ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, (ROWS, size))
-        for name, size in (("x", INPUTS), ("y", OUTPUTS))
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, (ROWS, *shape))
+        for name, shape in (("x", (INPUTS, *places)), ("y", (OUTPUTS, *results)))
     ]
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     graph = helper.make_graph(nodes, "test", ends[:1], ends[1:], constants)
@@ -100,9 +105,30 @@ def dequantized(
     return model(nodes, constants), values, scales
 
 
+def convolution(
+    kernel: tuple[int, ...], rng: np.random.Generator, *, stride: int = 1, groups: int = 1, pad: int = 0
+) -> tuple[onnx.ModelProto, NDArray, NDArray]:
+    """Return a model with a Conv of sides of 6, whose int4 weights have scales for blocks of 32 channels."""
+    shape = (OUTPUTS, INPUTS // groups, *kernel)
+    values = rng.integers(-8, 8, shape)
+    scales = rng.uniform(0.01, 0.1, (OUTPUTS, shape[1] // 32, *kernel)).astype(np.float32)
+    constants = [
+        helper.make_tensor("w", TensorProto.INT4, shape, values.reshape(-1).tolist()),
+        numpy_helper.from_array(scales, "s"),
+        numpy_helper.from_array(numbers(OUTPUTS, seed=1), "b"),
+    ]
+    attributes = {"strides": [stride] * len(kernel), "group": groups, "pads": [pad] * 2 * len(kernel)}
+    nodes = [
+        node("DequantizeLinear", "w s", "d", axis=1, block_size=32),
+        node("Conv", "x d b", "y", **attributes),
+    ]
+    results = tuple((6 + 2 * pad - size) // stride + 1 for size in kernel)
+    return model(nodes, constants, (6,) * len(kernel), results), values, scales
+
+
 def product_of(graph: Graph) -> Node:
     """Return the only product of a graph."""
-    (found,) = (each for each in graph if each.op in ("dense", "block_dense"))
+    (found,) = (each for each in graph if each.op in ("conv2d", "dense", "block_dense"))
     return found
 
 
@@ -119,9 +145,9 @@ def check_kept(graph: Graph, values: NDArray, scales: NDArray) -> None:
     assert np.abs(factors.data * units - np.abs(scales)).max() <= 0.5001 * units.max()
 
 
-def check_on(folder: Path, made: onnx.ModelProto, target: str) -> Graph:
+def check_on(folder: Path, made: onnx.ModelProto, target: str, places: tuple[int, ...] = ()) -> Graph:
     """Compile a float model, compare the golden model with the quantized graph and onnxruntime; return that graph."""
-    samples = {"x": numbers(8, ROWS, INPUTS, seed=2)}
+    samples = {"x": numbers(8, ROWS, INPUTS, *places, seed=2)}
     graph = read(folder, made)
     network = compile(graph, target, calibration=samples)
     quantized, _ = quantize(graph, samples)
@@ -154,6 +180,33 @@ def test_dequantized_blocks(
     made, values, scales = dequantized(kind, block, rng, transposed=transposed)
     check(tmp_path, made, {"x": numbers(ROWS, INPUTS)})
     check_kept(check_on(tmp_path, made, "n8"), values, scales)
+
+
+@pytest.mark.parametrize("kernel", [(1,), (1, 1)], ids=["one dimension", "images"])
+def test_pointwise_convolution(kernel: tuple[int, ...], rng: np.random.Generator, tmp_path: Path) -> None:
+    places = (6,) * len(kernel)
+    made, values, scales = convolution(kernel, rng)
+    x = numbers(ROWS, INPUTS, *places)
+    check(tmp_path, made, {"x": x})
+    values, scales = values.reshape(OUTPUTS, INPUTS), scales.reshape(OUTPUTS, -1)
+    graph = read(tmp_path, made)
+    exact = np.einsum("oc,bc...->bo...", values * np.repeat(scales, 32, 1), x)
+    exact += numbers(OUTPUTS, seed=1).reshape(-1, *kernel)
+    np.testing.assert_allclose(evaluate(graph, {"x": x})["y"], exact, rtol=1e-4, atol=1e-4)
+    check_kept(check_on(tmp_path, made, "n8", places), values, scales)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [((1, 1), {"stride": 2}), ((1, 1), {"groups": 2}), ((1, 1), {"pad": 1}), ((3, 3), {})],
+    ids=["stride", "groups", "pads", "3x3"],
+)
+def test_other_convolutions_have_float_weights(
+    kernel: tuple[int, ...], options: dict[str, int], rng: np.random.Generator, tmp_path: Path
+) -> None:
+    made, _, _ = convolution(kernel, rng, **options)
+    check(tmp_path, made, {"x": numbers(ROWS, INPUTS, 6, 6)})
+    assert product_of(read(tmp_path, made)).op == "conv2d"
 
 
 @pytest.mark.parametrize("packs", [False, True], ids=["DequantizeLinear", "MatMulNBits"])

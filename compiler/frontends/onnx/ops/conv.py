@@ -16,8 +16,10 @@ from compiler.frontends.onnx.ops.shape import renamed, with_ones, without_ones
 from compiler.frontends.onnx.registry import choice, converts, known
 from compiler.frontends.onnx.values import (
     FLOAT,
+    BlockWeights,
     ConstantValue,
     DynamicValue,
+    Order,
     UnsupportedNodeError,
     Value,
     ValueType,
@@ -25,6 +27,7 @@ from compiler.frontends.onnx.values import (
     check_size,
 )
 from compiler.ir.tensor import MAX_ELEMENTS, Quantization, Tensor
+from compiler.util.scaling import block_factors
 from hw.errors import InputError, shown
 
 #: Exclusive limit on kernel sizes, strides, dilations and pads; larger values indicate a damaged file.
@@ -195,6 +198,43 @@ def _same(own: tuple[float, ...], scales: tuple[float, ...]) -> bool:
     return len(own) in (1, len(scales)) and np.allclose(own, scales, rtol=1e-6, atol=0.0)
 
 
+def block_dense(
+    emitter: OnnxGraphBuilder,
+    node: FileNode,
+    x: DynamicValue,
+    order: Order,
+    name: str,
+    blocks: BlockWeights,
+    bias: Value | None,
+    part: str = "",
+) -> DynamicValue | None:
+    """Add a product, along the last dimension in `order`, with a matrix (outputs, inputs) that has scales for blocks.
+
+    In a float model, the scales remain as they are; in a quantized model, they become factors. Returns None if the
+    weights need more than 8 bits.
+    """
+    kind = emitter.arithmetic(node, x)
+    found = block_factors(blocks.values, blocks.scales, blocks.size)
+    if found is None or not (kind == FLOAT or (kind.real and x.tensor.dtype in ("int8", "uint8"))):
+        return None
+    if kind == FLOAT:
+        values = ConstantValue(f"{name}:integers", found.values)
+        scales = ConstantValue(f"{name}:scales", np.abs(blocks.scales))
+    else:
+        q = Quantization(tuple(float(each) for each in found.scales), (0,) * len(found.scales), 0)
+        values = ConstantValue(f"{name}:integers", found.values, q)
+        scales = ConstantValue(f"{name}:factors", found.factors)
+    outputs = len(found.values)
+    biases = [] if bias is None else [bias_of(emitter, bias, x.tensor, values, outputs, kind)]
+    operands = [
+        emitter.operand(x, order, kind),
+        *(emitter.constant(each.name, each) for each in (values, scales)),
+        *biases,
+    ]
+    shape = tuple(outputs if axis == order[-1] else size for axis, size in enumerate(x.shape))
+    return emitter.emit(node, "block_dense", operands, shape, order, kind, part, block=blocks.size)
+
+
 def grouped(node: FileNode, x: DynamicValue, channels: int, outputs: int) -> int:
     """Return the number of groups; raise InputError if it does not divide the channels and the outputs."""
     groups = node.int("group", 1)
@@ -234,6 +274,11 @@ def _conv(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
     x = as_images(emitter, node, given)
     outputs, share = weights.shape[:2]
     groups = grouped(node, x, share * node.int("group", 1), outputs)
+    pointwise = groups == 1 and slide.kernel == slide.strides == (1, 1) and not any(slide.pads)
+    if pointwise and weights.blocks is not None and weights.blocks.axis == 1:
+        found = block_dense(emitter, node, x, x.order, weights.name, weights.blocks.as_matrix(), bias)
+        if found is not None:
+            return [as_given(emitter, node, found, given)]
     kind = product_kind(emitter, node, x, weights, 0)
     weights = weights_of(weights.reshaped((outputs, share, *slide.kernel)), kind)
     biases = [] if bias is None else [bias_of(emitter, bias, x.tensor, weights, outputs, kind)]

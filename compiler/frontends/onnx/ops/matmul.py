@@ -10,13 +10,12 @@ import numpy as np
 from compiler.frontends.onnx.function_bodies import BodyBuilder
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
-from compiler.frontends.onnx.ops.conv import bias_of, product_kind, weights_of
+from compiler.frontends.onnx.ops.conv import bias_of, block_dense, product_kind, weights_of
 from compiler.frontends.onnx.ops.elementwise import binary, finite
 from compiler.frontends.onnx.ops.shape import renamed, reshaped, with_ones, without_ones
 from compiler.frontends.onnx.registry import CONVERSIONS, converts, known
 from compiler.frontends.onnx.values import (
     FLOAT,
-    BlockWeights,
     ConstantValue,
     DynamicValue,
     UnsupportedNodeError,
@@ -27,7 +26,6 @@ from compiler.frontends.onnx.values import (
     plain,
 )
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.util.scaling import block_factors
 from hw.errors import InputError, shown
 
 #: Limit on the elements of a broadcast scale or bias of a normalization.
@@ -48,7 +46,7 @@ def dense(
     if len(weights.shape) != 2 or min(weights.shape) < 1 or x.shape[-1] != weights.shape[1]:
         raise InputError(f"weights {list(weights.shape[::-1])} do not fit x {list(x.shape)}")
     if weights.blocks is not None and weights.blocks.axis == 1 and not floats:
-        made = _block_dense(emitter, node, x, weights, weights.blocks, bias, part)
+        made = block_dense(emitter, node, x, plain(x.rank), weights.name, weights.blocks, bias, part)
         if made is not None:
             return made
     kind = FLOAT if floats else product_kind(emitter, node, x, weights, 0)
@@ -57,41 +55,6 @@ def dense(
     rows, weights = _in_memory_order(emitter, emitter.operand(x, plain(x.rank), kind), weights)
     operands = [rows, emitter.constant(weights.name, weights), *biases]
     return emitter.emit(node, "dense", operands, (*x.shape[:-1], weights.shape[0]), plain(x.rank), kind, part)
-
-
-def _block_dense(
-    emitter: OnnxGraphBuilder,
-    node: FileNode,
-    x: DynamicValue,
-    weights: ConstantValue,
-    blocks: BlockWeights,
-    bias: Value | None,
-    part: str,
-) -> DynamicValue | None:
-    """Add a dense node whose weights have scales for blocks, unless its weights need more than 8 bits.
-
-    In a float model, the scales remain as they are; in a quantized model, they become factors.
-    """
-    kind = emitter.arithmetic(node, x)
-    found, name = block_factors(blocks.values, blocks.scales, blocks.size), weights.name
-    if found is None or not (kind == FLOAT or (kind.real and x.tensor.dtype in ("int8", "uint8"))):
-        return None
-    if kind == FLOAT:
-        values = ConstantValue(f"{name}:integers", found.values)
-        scales = ConstantValue(f"{name}:scales", np.abs(blocks.scales))
-    else:
-        q = Quantization(tuple(float(each) for each in found.scales), (0,) * len(found.scales), 0)
-        values = ConstantValue(f"{name}:integers", found.values, q)
-        scales = ConstantValue(f"{name}:factors", found.factors)
-    outputs = weights.shape[0]
-    biases = [] if bias is None else [bias_of(emitter, bias, x.tensor, values, outputs, kind)]
-    operands = [
-        emitter.operand(x, plain(x.rank), kind),
-        *(emitter.constant(each.name, each) for each in (values, scales)),
-        *biases,
-    ]
-    shape = (*x.shape[:-1], outputs)
-    return emitter.emit(node, "block_dense", operands, shape, plain(x.rank), kind, part, block=blocks.size)
 
 
 def _in_memory_order(
