@@ -1,0 +1,146 @@
+"""Contracts of the expansion of packed weights as circuits with assertions."""
+
+from types import ModuleType
+
+from amaranth.hdl import Array, Assert, Assume, Cat, Const, Module, Mux, Signal, Value
+
+from hw.config import MlaConfig
+from hw.units.load import unpacker
+from tests.formal.axi_contracts import Contract, stable
+
+CONFIG = MlaConfig(n=4)
+#: Largest number of beats of a line in a contract, and the number of its bytes.
+BEATS = 2
+_BYTES = BEATS * CONFIG.n
+_LANES = range(CONFIG.n)
+
+
+class LineContract(Contract):
+    """Contract of a single line of at most BEATS beats, whose fields are any that the receiver may send.
+
+    Parameters
+    ----------
+    source : module
+        `hw.units.load.unpacker`, or a mutant of it.
+    """
+
+    def __init__(self, source: ModuleType = unpacker):
+        super().__init__(source.Unpacker(CONFIG))
+
+    def claim(self, m: Module, block: unpacker.Unpacker) -> None:
+        beat = block.beat.payload
+        accepted = block.beat.valid & block.beat.ready
+        sent, ended, bad = Signal(range(BEATS + 1)), Signal(), Signal()
+        about = Cat(beat.start, beat.rest, beat.groups, beat.dst, beat.step, beat.tag, beat.last)
+        first = Signal.like(about)
+        line = Signal.like(about)
+        m.d.comb += [
+            line.eq(Mux(sent == 0, about, first)),
+            Assume(~block.clear),
+            Assume(~block.beat.valid | ~ended),
+            Assume(~block.beat.valid | (about == line)),
+            Assume(beat.rest < _BYTES),
+            # The last byte is in the last beat, and no other beat is the last one.
+            Assume(~block.beat.valid | (beat.end == (beat.start + beat.rest < CONFIG.n * (sent + 1)))),
+            Assume(~(block.beat.valid & beat.end) | (beat.stop == (beat.start + beat.rest)[:2])),
+            Assume(~block.beat.valid | (sent < BEATS)),
+        ]
+        stable(m, "beat", block.beat, Assume)
+        data = Signal(8 * _BYTES)
+        with m.If(accepted):
+            m.d.sync += [
+                first.eq(about),
+                sent.eq(sent + 1),
+                ended.eq(beat.end),
+                bad.eq(bad | beat.bad),
+                data.word_select(sent, 8 * CONFIG.n).eq(beat.data),
+            ]
+        self.check(m, block, data, ended)
+
+    def check(self, m: Module, block: unpacker.Unpacker, data: Signal, ended: Signal) -> None:
+        """Add the assertions; `data` holds the beats so far, `ended` is set after the last one."""
+        raise NotImplementedError
+
+
+class CountContract(LineContract):
+    """A line ends with its number of groups and its number of bytes, neither more nor fewer."""
+
+    def check(self, m: Module, block: unpacker.Unpacker, data: Signal, ended: Signal) -> None:
+        group, beat = block.group.payload, block.beat.payload
+        accepted = block.group.valid & block.group.ready
+        groups, kept, begun, waits = Signal(17), Signal(8), Signal(), Signal(range(_WAIT + 1))
+        wanted, rest = Signal(17), Signal(8)
+        with m.If(block.beat.valid & block.beat.ready):
+            m.d.sync += [wanted.eq(beat.groups + 1), rest.eq(beat.rest + 1), begun.eq(1)]
+        with m.If(accepted):
+            m.d.sync += [groups.eq(groups + ~group.drops), kept.eq(kept + group.kept)]
+        with m.If(accepted | ~ended):
+            m.d.sync += waits.eq(0)
+        with m.Elif(block.group.ready & (waits != _WAIT)):
+            m.d.sync += waits.eq(waits + 1)
+        m.d.comb += [
+            Assert(groups <= wanted),
+            Assert(kept <= rest),
+            Assert(~(ended & ~block.active) | ((groups == wanted) & (kept == rest))),
+            # The line goes on while groups are accepted.
+            Assert(~block.active | (waits < _WAIT)),
+        ]
+
+
+class ValueContract(LineContract):
+    """Each group has the address and the bytes that the definition in docs/machine.md (LOAD) gives."""
+
+    def check(self, m: Module, block: unpacker.Unpacker, data: Signal, ended: Signal) -> None:
+        group, beat = block.group.payload, block.beat.payload
+        place, address, step, end = Signal(8), Signal(32), Signal.like(beat.step), Signal(8)
+        begun = Signal()
+        with m.If(block.beat.valid & block.beat.ready & ~begun):
+            m.d.sync += [
+                begun.eq(1),
+                place.eq(beat.start),
+                address.eq(beat.dst),
+                step.eq(beat.step),
+                end.eq(beat.start + beat.rest + 1),
+            ]
+        inside = Cat(Mux(end > byte, data.word_select(byte, 8), 0) for byte in range(_BYTES))
+        left = Signal(8 * _BYTES)
+        m.d.comb += left.eq(inside >> (place[: _BYTES.bit_length()] << 3))
+        header, left = left[:8], left[8:]
+        sizes, rows = [], []
+        for half in (header[:4], header[4:]):
+            width = Mux(half[3], 8, half[:3])
+            size = Signal(3, name=f"size_{len(rows)}")
+            m.d.comb += size.eq((width * CONFIG.n + 7) >> 3)
+            rows.append(Cat(_lane(left, width, lane) for lane in _LANES))
+            sizes.append(size)
+            left = left >> (size << 3)
+        with m.If(block.group.valid & block.group.ready & ~group.drops):
+            m.d.sync += [place.eq(place + 1 + sizes[0] + sizes[1]), address.eq(address + step)]
+        checked = block.group.valid & ~group.drops
+        m.d.comb += [
+            Assert(~checked | (group.addr == address[: len(group.addr)])),
+            Assert(~checked | (Cat(*group.rows) == Cat(*rows))),
+        ]
+
+
+class HeldContract(LineContract):
+    """A group that is not accepted remains, unchanged."""
+
+    def check(self, m: Module, block: unpacker.Unpacker, data: Signal, ended: Signal) -> None:
+        stable(m, "group", block.group, Assert)
+
+
+#: Largest number of cycles without a group, once the last beat has been accepted and if groups are accepted.
+_WAIT = 6
+
+
+def _lane(bits: Value, width: Value, lane: int) -> Value:
+    """Return the signed number of `width` bits at the position of a lane, as a byte; 0 if it has no bits."""
+    cases = [Const(0, 8)]
+    for each in range(1, 9):
+        value = bits[each * lane : each * (lane + 1)]
+        cases.append(Cat(value, value[-1].replicate(8 - each)))
+    return Array(cases)[width]
+
+
+CONTRACTS = {"count": CountContract, "value": ValueContract, "held": HeldContract}
