@@ -107,9 +107,9 @@ def test_all_values_are_requantized_as_on_the_host(op: str, rounding: str) -> No
         check(network, inputs, on_host(graph, inputs, rounding=rounding), f"{ends}")  # type: ignore[arg-type]
 
 
-def commands_of(graph: Graph, target: str) -> list[Command]:
+def commands_of(graph: Graph, target: str, schedule: Schedule | None = None) -> list[Command]:
     """Return the commands of a compiled graph without host operators, layer by layer."""
-    network = compile(graph, target, strict=True)
+    network = compile(graph, target, strict=True, schedule=schedule)
     lowered = lower(graph, group(graph, ()), "reference", load_target(target))
     steps, *_ = _Generator(network.config, lowered, network.schedule, 0, 3, 0)._steps()
     return [command for step in steps for command in step.commands()]
