@@ -61,7 +61,7 @@ STABLE = {
     "Guard": "compare selector value",
     "HostCosts": "operators other stage clock",
     "HostNode": "node op reason edge",
-    "HpmOp": "kind size window stride groups",
+    "HpmOp": "kind size window stride groups weights",
     "Image": "h w c dtype",
     "Key": "subgraph profile options",
     "Layer": "name nodes ops x y shapes macs batch",
