@@ -240,7 +240,7 @@ def _add(draft: QuantizedGraphBuilder, x: Tensor, op: CalibrationOp) -> Tensor:
     h, w, c = _output_shape(shape, op)
     if op.kind == "conv":
         weights = (op.size, op.window, op.window, shape[3] // op.groups)
-        more = _window(shape, op) | {"dilations": (1, 1), "groups": op.groups}
+        more: dict[str, Any] = _window(shape, op) | {"dilations": (1, 1), "groups": op.groups}
         return draft.weighted("conv2d", x, weights, 0, (1, h, w, c), op.weights, **more)
     if op.kind == "depthwise":
         weights = (op.window, op.window, c)
