@@ -1,5 +1,6 @@
 """Contracts of the expansion of packed weights as circuits with assertions."""
 
+from abc import abstractmethod
 from types import ModuleType
 
 from amaranth.hdl import Array, Assert, Assume, Cat, Const, Module, Mux, Signal, Value
@@ -13,6 +14,8 @@ CONFIG = MlaConfig(n=4)
 BEATS = 2
 _BYTES = BEATS * CONFIG.n
 _LANES = range(CONFIG.n)
+#: Cycles within which a group follows the one before it, or the last beat, if groups are accepted.
+_WAIT = 5
 
 
 class LineContract(Contract):
@@ -30,7 +33,7 @@ class LineContract(Contract):
     def claim(self, m: Module, block: unpacker.Unpacker) -> None:
         beat = block.beat.payload
         accepted = block.beat.valid & block.beat.ready
-        sent, ended, bad = Signal(range(BEATS + 1)), Signal(), Signal()
+        sent, ended = Signal(range(BEATS + 1)), Signal()
         about = Cat(beat.start, beat.rest, beat.groups, beat.dst, beat.step, beat.tag, beat.last)
         first = Signal.like(about)
         line = Signal.like(about)
@@ -52,14 +55,13 @@ class LineContract(Contract):
                 first.eq(about),
                 sent.eq(sent + 1),
                 ended.eq(beat.end),
-                bad.eq(bad | beat.bad),
                 data.word_select(sent, 8 * CONFIG.n).eq(beat.data),
             ]
         self.check(m, block, data, ended)
 
+    @abstractmethod
     def check(self, m: Module, block: unpacker.Unpacker, data: Signal, ended: Signal) -> None:
         """Add the assertions; `data` holds the beats so far, `ended` is set after the last one."""
-        raise NotImplementedError
 
 
 class CountContract(LineContract):
@@ -68,10 +70,10 @@ class CountContract(LineContract):
     def check(self, m: Module, block: unpacker.Unpacker, data: Signal, ended: Signal) -> None:
         group, beat = block.group.payload, block.beat.payload
         accepted = block.group.valid & block.group.ready
-        groups, kept, begun, waits = Signal(17), Signal(8), Signal(), Signal(range(_WAIT + 1))
+        groups, kept, waits = Signal(17), Signal(8), Signal(range(_WAIT + 1))
         wanted, rest = Signal(17), Signal(8)
         with m.If(block.beat.valid & block.beat.ready):
-            m.d.sync += [wanted.eq(beat.groups + 1), rest.eq(beat.rest + 1), begun.eq(1)]
+            m.d.sync += [wanted.eq(beat.groups + 1), rest.eq(beat.rest + 1)]
         with m.If(accepted):
             m.d.sync += [groups.eq(groups + ~group.drops), kept.eq(kept + group.kept)]
         with m.If(accepted | ~ended):
@@ -128,10 +130,6 @@ class HeldContract(LineContract):
 
     def check(self, m: Module, block: unpacker.Unpacker, data: Signal, ended: Signal) -> None:
         stable(m, "group", block.group, Assert)
-
-
-#: Largest number of cycles without a group, once the last beat has been accepted and if groups are accepted.
-_WAIT = 6
 
 
 def _lane(bits: Value, width: Value, lane: int) -> Value:
