@@ -173,8 +173,7 @@ class LayerFeatures:
         #: Bytes of the layer's weights, and of each of its tensors.
         self.weights = float(layer.weights.size if weighted else 0)
         if isinstance(layer, ConvLayer):
-            joined = layer.weights.shape[-1] % (2 * n) == 0
-            work, rows = layer.weight_work(config, joined=joined, packed=True), self.weights / n
+            work, rows = layer.weight_work(config, depth=self.depth, packed=True), self.weights / n
             self.useful, self.weights = self.useful * work.products, n * work.beats(rows, rows)
         self.tensors = [
             (name, image.h * image.w * image.c * DTYPE_BYTES[image.dtype])

@@ -39,10 +39,12 @@ _SAMPLED_BLOCKS = 8
 class WeightWork(NamedTuple):
     """Work that the formats of weights need, relative to that of int8 weights without zeros.
 
-    `products`: share of the cycles of products; `stored`: share of the bytes before packing; `packed`: share of those
-    that packing leaves; `entry`: factor of the cycles in which a tile enters the array.
+    `density`: share of the tiles that are not skipped; `products`: share of the cycles of products; `stored`: share of
+    the bytes before packing; `packed`: share of those that packing leaves; `entry`: factor of the cycles in which a
+    tile enters the array.
     """
 
+    density: float
     products: float
     stored: float
     packed: float
@@ -53,6 +55,10 @@ class WeightWork(NamedTuple):
         stored = mean * self.stored
         packs = stored * (1 - self.packed) - _PADDING_BEATS >= MIN_SAVED_BEATS
         return rows * self.stored * (self.packed if packs else 1.0)
+
+
+#: Work of int8 weights.
+NO_FORMAT = WeightWork(1.0, 1.0, 1.0, 1.0, 1.0)
 
 
 @identity(
@@ -157,18 +163,20 @@ class ConvLayer(Layer):
                     known[n] = share, int(np.count_nonzero(begins) + np.count_nonzero(nonzero[:, 0]))
         return known[n]
 
-    def weight_work(self, config: MlaConfig, *, joined: bool, packed: bool) -> WeightWork:
+    def weight_work(self, config: MlaConfig, *, depth: int, packed: bool) -> WeightWork:
         """Return the work that the formats of the weights need.
 
         Parameters
         ----------
         config : MlaConfig
             Configuration of the machine.
-        joined : bool
-            True if tiles of the reduction dimension are loaded and multiplied in pairs.
+        depth : int
+            Number of blocks of N inputs in a load. MATRIX joins pairs of tiles if it is even and the number of input
+            channels is a multiple of 2N.
         packed : bool
             True if loads expand packed weights, and tiles of zeros are skipped (`LayerSchedule.packed_weights`).
         """
+        joined = depth % 2 == 0 and self.weights.shape[-1] % (2 * config.n) == 0
         key = (config.n, config.packed_loads, config.wide, config.sparse, joined, packed)
         if key not in self._work:
             density, share, entry = self.density(config.n) if packed else 1.0, 1.0, 1.0
@@ -179,7 +187,9 @@ class ConvLayer(Layer):
                 entry = 1.0 if int4 else _TWO_OF_FOUR_ENTRY
             elif packed and config.packed_loads:
                 share = self._packed_share(config.n)
-            self._work[key] = WeightWork(products, stored, share if share <= WORTHWHILE else 1.0, entry)
+            self._work[key] = WeightWork(
+                density, products, stored, share if share <= WORTHWHILE else 1.0, entry
+            )
         return self._work[key]
 
     def _packed_share(self, n: int) -> float:

@@ -19,7 +19,7 @@ from compiler.layers.conv.input_layout import (
     strips_of,
     window_passes,
 )
-from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.conv.layer import NO_FORMAT, ConvLayer
 from compiler.layers.conv.tiles import TilePart, first_tile_rows, last_tile_parts
 from compiler.layers.tile_pipeline import (
     MAX_SIMULATED_TILES,
@@ -106,13 +106,6 @@ class _Cut:
         packed = pack_pixels(layer, s.pixels_per_pass) if packs else layer
         #: Convolution whose kernels the strips of pixels contain, and output columns per strip.
         self.wide, self.strip_pixels = strips_of(packed, self.layout, whole, n)
-        pixels = self.layout == Im2colLayout.PIXELS
-        #: Work that the formats of the weights need.
-        self.weights = layer.weight_work(
-            context.config, joined=pixels and self.in_c % (2 * n) == 0, packed=pixels and s.packed_weights
-        )
-        #: Share of the tiles of weights that are not skipped.
-        self.density = layer.density(n) if pixels and s.packed_weights else 1.0
         deep = {Im2colLayout.PIXELS: 1, Im2colLayout.ROWS: kernel_w}.get(self.layout, self.taps)
         self.kernel_w, self.blocks, self.k_blocks = (
             kernel_w,
@@ -136,6 +129,10 @@ class _Cut:
         if self.layout == Im2colLayout.PIXELS and not self.grouped:
             self.depth = min(s.depth, self.k_blocks)
         self.parts = ceil_div(self.k_blocks, self.depth)
+        #: Work that the formats of the weights need.
+        self.weights = NO_FORMAT
+        if self.layout == Im2colLayout.PIXELS:
+            self.weights = layer.weight_work(context.config, depth=self.depth, packed=s.packed_weights)
         #: Mean rows of a block's weights in a load.
         self.mean_depth = layer.stored_rows(self.in_c, n) / self.parts
         #: Blocks of the outputs beyond whole blocks.
@@ -272,7 +269,7 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
         ends.append(_Tile(cut, (0, 0, 0), 0, rows, block, first=False, last=True))
     # The inputs of the first load are gathered before the first tile.
     saved = -cut.gathers(cut.rows_per_load)
-    if cut.density < 1:
+    if cut.weights.density < 1:
         saved -= layer.split_cycles(cut.n, row_tiles)
     whole = (row_tiles * groups - len(ends)) * cut.parts
     if s.split_last_tile and cut.groups * (whole + sum(tile.steps for tile in ends)) > MAX_SIMULATED_TILES:

@@ -21,7 +21,7 @@ from compiler.layers.conv.input_layout import (
     strips_of,
     window_passes,
 )
-from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.conv.layer import NO_FORMAT, ConvLayer
 from compiler.layers.conv.tile_model import GATHERED_X_BUFFERS, columns_by_source, summand_bytes
 from compiler.layers.tile_pipeline import (
     lines,
@@ -128,13 +128,10 @@ class ConvTiler:
         padding = layer.pads[1] + layer.pads[3] if layout == Im2colLayout.ROWS and self.strips == 1 else 0
         self.pitch = self.x.w + padding
         self.k_blocks = ceil_div(self.in_c, n)
-        #: Share of the tiles of weights that are not zero.
-        self.density = layer.density(n) if layout == Im2colLayout.PIXELS else 1.0
-        pixels = layout == Im2colLayout.PIXELS
-        #: Work that the formats of the weights need.
-        self.weights = layer.weight_work(
-            context.config, joined=pixels and self.in_c % (2 * n) == 0, packed=pixels
-        )
+        #: Work that the formats of the weights need; depths are even if MATRIX joins tiles.
+        self.weights = NO_FORMAT
+        if layout == Im2colLayout.PIXELS:
+            self.weights = layer.weight_work(context.config, depth=self.k_blocks, packed=True)
         # This saves five bus beats per block of channels and costs three additional FUSE cycles per pixel and block.
         self.common_scale = self.images * self.y.h * self.y.w == 1 and layer.drain.common_scale
 
@@ -301,7 +298,7 @@ class ConvTiler:
             around = load + turn + context.latency
             # Small tiles need an additional buffer, because units delay one another.
             wanted = ceil(around / max(load, turn)) + (load < _MAX_SMALL_LOAD_LATENCIES * context.latency)
-            wanted += _UNEQUAL_LOAD_BUFFERS * (self.density < 1)
+            wanted += _UNEQUAL_LOAD_BUFFERS * (self.weights.density < 1)
             w_buffers = max(min(wanted, _MAX_WEIGHT_BUFFERS, w_tiles, int(left // w_bytes)), w_least)
             w_stream = w_times * w_tiles * around / w_buffers
         again = (not whole and not kept) or (tile.order == "channels" and row_loads * parts > x_buffers)
@@ -331,7 +328,7 @@ class ConvTiler:
             cycles += tiles * _SUM_WAIT_CYCLES
         cycles += self._end(tile) + start + tiles * groups * _TILE_OVERHEAD_CYCLES + (steps - tiles * groups)
         cycles += context.neighbour_cycles * (tile.rows / self.y.h if tile.order == "rows" else 1)
-        if self.density < 1:
+        if self.weights.density < 1:
             cycles += layer.split_cycles(n, tiles)
         cycles += (
             0
