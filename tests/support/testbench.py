@@ -2,7 +2,8 @@
 
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
 from amaranth.hdl import Const, Elaboratable, Value, ValueLike
 from amaranth.lib import stream, wiring
@@ -14,6 +15,74 @@ from tests.support import waveform_option
 Process = Callable[[Any], Awaitable[None]]
 
 CLOCK_PERIOD = 1e-6  # in seconds; any value works
+
+_Block = TypeVar("_Block")
+
+
+@lru_cache(maxsize=16)
+def shared_block(make: Callable[..., _Block], *args: Any) -> _Block:
+    """Return a block that all testbenches with the same parameters share.
+
+    A simulator of a shared block is built once and reset before each run. Building takes about as long as the
+    simulation of a few thousand cycles.
+
+    Parameters
+    ----------
+    make : class or function
+        Returns the block. No test may change the block.
+    args : hashable
+        Arguments of `make`.
+    """
+    return make(*args)
+
+
+class _SharedSimulator:
+    """Simulator of a block, reset before each run, whose processes are replaced from run to run.
+
+    Amaranth cannot remove processes. Each process therefore belongs to a slot, and each run fills all slots.
+
+    Parameters
+    ----------
+    dut : Elaboratable
+        The block.
+    clocked : bool
+        False for a combinational block.
+    kinds : tuple of str
+        Kind of each slot: `process`, `testbench` or `background`.
+    """
+
+    def __init__(self, dut: Elaboratable, clocked: bool, kinds: tuple[str, ...]):
+        self.simulator = Simulator(dut)
+        self._processes: list[Process] = []
+        self._has_run = False
+        if clocked:
+            self.simulator.add_clock(CLOCK_PERIOD)
+        for slot, kind in enumerate(kinds):
+            process = self._process(slot)
+            if kind == "process":
+                self.simulator.add_process(process)
+            else:
+                self.simulator.add_testbench(process, background=kind == "background")
+
+    def run(self, processes: list[Process]) -> None:
+        """Run the processes, one for each slot, from reset until all processes of the kind `testbench` have ended."""
+        self._processes = processes
+        if self._has_run:
+            self.simulator.reset()
+        self._has_run = True
+        with waveform_option.waveform(self.simulator):
+            self.simulator.run()
+
+    def _process(self, slot: int) -> Process:
+        async def run(ctx: Any) -> None:
+            await self._processes[slot](ctx)
+
+        return run
+
+
+@lru_cache(maxsize=8)
+def _simulator(dut: Elaboratable, clocked: bool, kinds: tuple[str, ...]) -> _SharedSimulator:
+    return _SharedSimulator(dut, clocked, kinds)
 
 
 class Testbench:
@@ -89,20 +158,18 @@ class Testbench:
         AssertionError
             A stream violates its contract, or the processes have not ended after `limit` cycles.
         """
-        simulator = Simulator(self.dut)
+        slots: list[tuple[str, Process]] = [("process", environment)] if environment else []
         if self._clocked:
-            simulator.add_clock(CLOCK_PERIOD)
-            simulator.add_testbench(self._fail_at_limit, background=True)
-        for port, void in self._contracts:
-            simulator.add_testbench(_contract_checker(port, void), background=True)
-        if environment:
-            simulator.add_process(environment)
-        for process in processes:
-            simulator.add_testbench(process)
-        for process in background:
-            simulator.add_testbench(process, background=True)
-        with waveform_option.waveform(simulator):
-            simulator.run()
+            slots.append(("background", self._fail_at_limit))
+        slots += [("background", _contract_checker(port, void)) for port, void in self._contracts]
+        slots += [("testbench", process) for process in processes]
+        slots += [("background", process) for process in background]
+        simulator = _simulator(self.dut, self._clocked, tuple(kind for kind, _ in slots))
+        try:
+            simulator.run([process for _, process in slots])
+        except BaseException:
+            _simulator.cache_clear()  # processes that were interrupted
+            raise
 
     # Streams
     async def put(self, ctx: SimulatorContext, port: Any, payload: Any) -> None:

@@ -11,7 +11,7 @@ from hw.config import MlaConfig
 from hw.control.control import Control
 from hw.isa.macro_instruction import CANDIDATE, HEADER, MAGIC, RECORD, SLOT_BYTES
 from tests.block.control.models import Core, Memory, ReadChannel, UnitModels, WriteChannel
-from tests.support.testbench import Testbench
+from tests.support.testbench import Testbench, shared_block
 
 RING = 0x1000
 RING_LOG2 = 4
@@ -65,7 +65,7 @@ class ControlTestbench(Testbench):
 
     def __init__(self, config: MlaConfig | None = None, latency: int = 10):
         self.config = config or small()
-        super().__init__(Control(self.config))
+        super().__init__(shared_block(Control, self.config))
         self.check_contract(self.dut.fetch_ar, self.dut.loader_ar, self.dut.record_aw, self.dut.record_w)
         self.memory = Memory(1 << 16, self.config.n, latency)
         self.fetch = ReadChannel(self.memory, self.dut.fetch_ar, self.dut.fetch_r)

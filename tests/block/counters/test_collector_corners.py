@@ -10,7 +10,7 @@ from hw.counters.collection_schedule import FLUSHED, longest_gap
 from hw.counters.collector import Collector
 from hw.isa.counters import COUNTERS, GROUPS, index_of
 from tests.block.counters.testbench import config_of, read
-from tests.support.testbench import simulate
+from tests.support.testbench import shared_block, simulate
 
 TAGS = 4
 
@@ -73,7 +73,7 @@ def test_full_rate_with_changing_tags(late: int) -> None:
     Only the group that the host reads keeps its tag, since a read waits until the group is not busy.
     """
     seed = 3
-    rng, dut = random.Random(seed), Collector(config_of(late))
+    rng, dut = random.Random(seed), shared_block(Collector, config_of(late))
 
     async def bench(ctx) -> None:
         run = _EventDriver(ctx, dut)
@@ -100,7 +100,7 @@ def test_full_rate_with_changing_tags(late: int) -> None:
 
 @pytest.mark.parametrize("late", [0, 1])
 def test_full_rate_of_one_tag_beyond_collection_interval(late: int) -> None:
-    dut = Collector(config_of(late))
+    dut = shared_block(Collector, config_of(late))
 
     async def bench(ctx) -> None:
         run = _EventDriver(ctx, dut)
@@ -117,7 +117,7 @@ def test_full_rate_with_longest_collection_interval(late: int) -> None:
     """Flushes and a continuous read take three of four steps of the round, which gives the longest collection
     interval.
     """
-    dut, resting = Collector(config_of(late)), "load"
+    dut, resting = shared_block(Collector, config_of(late)), "load"
 
     async def bench(ctx) -> None:
         run = _EventDriver(ctx, dut)
@@ -180,7 +180,7 @@ def test_second_reset_clears_counters_and_counts_later_events(first: int, late: 
 @pytest.mark.parametrize("late", [0, 1])
 def test_read_across_tag_change_is_consistent(delay: int, tag: int, late: int) -> None:
     """With an event in every cycle, a read returns the sum in one of its cycles, regardless of when the tag changes."""
-    dut = Collector(config_of(late))
+    dut = shared_block(Collector, config_of(late))
     index = index_of("macs_issued")
 
     async def bench(ctx) -> None:

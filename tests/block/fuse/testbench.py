@@ -11,7 +11,7 @@ from hw.units.fuse import FuseUnit
 from tests.block.fuse.commands import payload
 from tests.numerics.reference import wrap
 from tests.support.sp_port import SpPort
-from tests.support.testbench import Testbench
+from tests.support.testbench import Testbench, shared_block
 
 EVENTS = ("fuse_points", "fuse_results", "fuse_scaled", "fuse_tables", "fuse_residuals", "fuse_reduced")
 
@@ -40,7 +40,7 @@ class FuseTestbench(Testbench):
     """
 
     def __init__(self, config: MlaConfig, rng: random.Random, refuse: float = 0.0):
-        super().__init__(FuseUnit(config))
+        super().__init__(shared_block(FuseUnit, config))
         self.config, self.rng, self.refuse = config, rng, refuse
         self.finished: list[Retirement] = []
         self.started: list[int] = []

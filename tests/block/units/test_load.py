@@ -11,7 +11,7 @@ from hw.isa.enums import Unit
 from hw.units.load.unit import LoadUnit
 from tests.block.units.dma_models import PARAM, SP, TABLE, ReadSlave, load_command, load_writes, set_command
 from tests.support.sp_port import SpPort
-from tests.support.testbench import Testbench
+from tests.support.testbench import Testbench, shared_block
 
 DRAM_BYTES = 32768
 
@@ -34,7 +34,7 @@ class LoadTestbench(Testbench):
         hold_tags: bool = False,
     ):
         self.config, self.slave, self.rng, self.hold_tags = config, slave, rng, hold_tags
-        super().__init__(LoadUnit(config))
+        super().__init__(shared_block(LoadUnit, config))
         self.check_contract(self.dut.ar)
         self.sp_write = SpPort(self.dut.sp_write, rng, refuse)
         self.memory = {

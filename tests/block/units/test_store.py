@@ -12,7 +12,7 @@ from hw.memory.ports import SP_READ_LATENCY
 from hw.units.store.unit import StoreUnit
 from tests.block.units.dma_models import WriteSlave, set_command, store_command, store_writes
 from tests.support.sp_port import SpPort
-from tests.support.testbench import Testbench
+from tests.support.testbench import Testbench, shared_block
 
 DRAM_BYTES = 32768
 
@@ -35,7 +35,7 @@ class StoreTestbench(Testbench):
         hold_tags: bool = False,
     ):
         self.config, self.slave, self.rng, self.hold_tags = config, slave, rng, hold_tags
-        super().__init__(StoreUnit(config))
+        super().__init__(shared_block(StoreUnit, config))
         self.check_contract(self.dut.aw, self.dut.w)
         self.sp_read = SpPort(self.dut.sp_read, rng, refuse)
         self.memory = rng.randbytes(config.sp_bytes)

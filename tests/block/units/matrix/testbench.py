@@ -13,7 +13,7 @@ from hw.memory.ports import ACC_READ_LATENCY, SP_READ_LATENCY
 from hw.units.matrix.unit import MatrixUnit
 from tests.block.units.matrix.reference import WORD_NAMES, derived, field_values
 from tests.support.sp_port import SpPort
-from tests.support.testbench import Testbench
+from tests.support.testbench import Testbench, shared_block
 
 COUNTED = (
     "macs_issued",
@@ -46,6 +46,25 @@ class Observations:
     by_tag: dict[int, dict[str, int]] = field(default_factory=dict)
     acc: np.ndarray | None = None
     peeked: np.ndarray | None = None
+
+
+class MatrixHarness(Elaboratable):
+    """MATRIX connected to its accumulator.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of both.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self.unit, self.accumulator = MatrixUnit(config), Accumulator(config)
+
+    def elaborate(self, _platform: object) -> Module:
+        m = Module()
+        m.submodules.unit, m.submodules.accumulator = self.unit, self.accumulator
+        connect(m, self.unit.update, self.accumulator.update)
+        return m
 
 
 class MatrixTestbench(Testbench):
@@ -83,14 +102,8 @@ class MatrixTestbench(Testbench):
         self.peek = peek
         config = config or small_config(n)
         self.rows = config.acc_rows
-        self.unit, self.accumulator = MatrixUnit(config), Accumulator(config)
-        super().__init__(self._harness())
-
-    def _harness(self) -> Elaboratable:
-        m = Module()
-        m.submodules.unit, m.submodules.accumulator = self.unit, self.accumulator
-        connect(m, self.unit.update, self.accumulator.update)
-        return m
+        super().__init__(shared_block(MatrixHarness, config))
+        self.unit, self.accumulator = self.dut.unit, self.dut.accumulator
 
     def run(self, commands: list[dict[str, int]], limit: int = 20000) -> Observations:
         """Execute the commands as fast as they are accepted, until the last one is done."""
