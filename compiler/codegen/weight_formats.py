@@ -3,8 +3,8 @@
 All replace commands and the data that they read, after the steps of a layer have been generated.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,32 +24,40 @@ from hw.isa.enums import Unit
 _MAX_LENGTHS = 64
 #: Maximum number of sizes of loads of a constant that are in loops of a program.
 _MAX_SIZES = 8
-#: Number of groups of a constant whose widths decide whether all of it is examined.
+#: Number of groups of a constant, at equal distances, whose widths decide whether all of it is examined.
 _SAMPLE = 512
-#: Maximum number of packed loads that replace a load which leaves gaps between what it writes.
+#: Maximum number of packed loads that replace a load which leaves gaps between what it writes, if each writes less than
+#: `_LONG_PIECE` beats.
 _MAX_PIECES = 8
+_LONG_PIECE = 64
 
 
 class _Lines(NamedTuple):
-    """Bytes of a buffer in DRAM that a load reads, in the order in which it writes them without a gap."""
+    """Bytes of a buffer in DRAM that a load reads, in the order in which it writes them without a gap.
+
+    `parts` is a number of equal parts, their distance in the buffer, and the number of zeros after each part.
+    """
 
     start: int
     length: int
     steps: tuple[tuple[int, int], ...]
+    parts: tuple[int, int, int] = (1, 0, 0)
 
     @property
     def size(self) -> int:
         size = self.length
         for count, _ in self.steps:
             size *= count
-        return size
+        return (size + self.parts[2]) * self.parts[0]
 
     def read(self, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return the bytes."""
-        starts = np.array([self.start])
-        for count, distance in self.steps:
-            starts = (starts[:, None] + np.arange(count) * distance).reshape(-1)
-        return data[starts[:, None] + np.arange(self.length)].reshape(-1)
+        count, distance, zeros = self.parts
+        starts = self.start + np.arange(count) * distance
+        for times, apart in self.steps:
+            starts = (starts[:, None] + np.arange(times) * apart).reshape(-1)
+        parts = data[starts[:, None] + np.arange(self.length)].reshape(count, -1)
+        return np.pad(parts, ((0, 0), (0, zeros))).reshape(-1)
 
 
 class _Format(NamedTuple):
@@ -300,10 +308,11 @@ def with_commands(steps: Sequence[TileStep], changed: dict[int, list[Command]]) 
 
 
 def may_pack(config: MlaConfig, data: NDArray[np.uint8]) -> bool:
-    """Return False if the first bytes of a constant show that its loads are not worth packing."""
+    """Return False if a sample of a constant shows that its loads are not worth packing."""
     group = 2 * config.n
-    first = data[: min(data.size // group, _SAMPLE) * group]
-    return bool(config.packed_loads) and packed_bytes(first, config.n) <= WORTHWHILE * first.size
+    groups = data[: data.size // group * group].reshape(-1, group)
+    sample = groups[:: ceil_div(len(groups), _SAMPLE) or 1].reshape(-1)
+    return bool(config.packed_loads) and packed_bytes(sample, config.n) <= WORTHWHILE * sample.size
 
 
 def pack_loads(config: MlaConfig, steps: Sequence[TileStep]) -> list[TileStep]:
@@ -315,26 +324,37 @@ def pack_loads(config: MlaConfig, steps: Sequence[TileStep]) -> list[TileStep]:
     The parameters and the result are those of `widen_products`.
     """
     loads: dict[CircularBuffer, list[Command]] = defaultdict(list)
+    writers: Counter[tuple[CircularBuffer, int]] = Counter()
     for step in steps:
         for command in step.commands():
+            writers[command.write().buffer, command.write().index] += 1
             for ref in command.reads():
                 if ref.buffer.memory == BufferMemory.DRAM and ref.buffer.data is not None:
                     loads[ref.buffer].append(command)
     packed: dict[int, list[Command]] = {}
     for buffer, commands in loads.items():
-        packed |= _packed(config, buffer, commands)
+        packed |= _packed(config, buffer, commands, writers)
     return with_commands(steps, packed)
 
 
 def _packed(
-    config: MlaConfig, buffer: CircularBuffer, commands: Sequence[Command]
+    config: MlaConfig,
+    buffer: CircularBuffer,
+    commands: Sequence[Command],
+    writers: Mapping[tuple[CircularBuffer, int], int],
 ) -> dict[int, list[Command]]:
-    """Return the packed loads by the identity of the loads that they replace; none if it is not worthwhile."""
+    """Return the packed loads by the identity of the loads that they replace; none if it is not worthwhile.
+
+    `writers` has the number of commands that write each tile.
+    """
     n, data = config.n, buffer.data
     assert data is not None
     if not may_pack(config, data):
         return {}
-    pieces = [_pieces(command, n) for command in commands]
+    pieces = [
+        _pieces(command, n, alone=writers[command.write().buffer, command.write().index] == 1)
+        for command in commands
+    ]
     known: dict[_Lines, NDArray[np.uint8]] = {}
     for found in pieces:
         if not found:
@@ -380,8 +400,11 @@ def _packed(
     }
 
 
-def _pieces(command: Command, n: int) -> list[tuple[_Lines, BufferRef]]:
-    """Return what a load reads, in pieces that it writes without gaps, and where; nothing if it cannot be packed."""
+def _pieces(command: Command, n: int, *, alone: bool) -> list[tuple[_Lines, BufferRef]]:
+    """Return what a load reads, in pieces that it writes without gaps, and where; nothing if it cannot be packed.
+
+    If the load is `alone`, that is, if no other command writes its tile, short gaps may be filled with zeros.
+    """
     fields = dict(command.fields)
     source, target = fields.pop("dram", None), fields.pop("dst", None)
     numbers = {name: value for name, value in fields.items() if isinstance(value, int)}
@@ -409,9 +432,16 @@ def _pieces(command: Command, n: int) -> list[tuple[_Lines, BufferRef]]:
         else:
             steps.append((times, numbers.get(f"dram_{axis}", 0)))
             size *= times
-    if size % (2 * n) or size // (2 * n) >= 1 << 16 or count > _MAX_PIECES or gap % n:
-        return []
     start, order = source.resolve(0), tuple(reversed(steps))
-    return [
-        (_Lines(start + number * apart, length, order), target.plus(number * gap)) for number in range(count)
-    ]
+    if alone and size < gap <= 2 * size and target.offset + count * gap <= target.buffer.size:
+        found = [(_Lines(start, length, order, (count, apart, gap - size)), target)]
+    elif count > _MAX_PIECES and size < _LONG_PIECE * n:
+        return []
+    else:
+        found = [
+            (_Lines(start + number * apart, length, order), target.plus(number * gap))
+            for number in range(count)
+        ]
+    if gap % n or any(lines.size % (2 * n) or lines.size // (2 * n) >= 1 << 16 for lines, _ in found):
+        return []
+    return found

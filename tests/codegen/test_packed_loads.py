@@ -116,3 +116,36 @@ def test_loads_that_leave_gaps_are_packed_in_pieces(rng: np.random.Generator) ->
     assert constants(network) < 0.8 * constants(compile(graph, replace(config, packed_loads=0)))
     found = run_on(GoldenDevice(config, dram_bytes(network)), network, inputs)
     assert all(np.array_equal(array, wanted[name]) for name, array in found.items())
+
+
+def wide_range(draft: Draft, rows: np.ndarray) -> Graph:
+    """Return a dense layer with 4-bit weights, except for the given outputs, which have 8-bit weights."""
+    graph = chain(draft, 2, [256, 512], 4)
+    (weights,) = [tensor for tensor in graph.tensors.values() if tensor.shape == (512, 256)]
+    data = weights.data
+    assert data is not None
+    data[rows] = draft.rng.integers(-128, 128, data[rows].shape, np.int8)
+    return graph
+
+
+def test_packing_does_not_depend_on_the_order_of_outputs(rng: np.random.Generator) -> None:
+    """The estimate of the gain is made from all parts of the weights."""
+    config = replace(load_target("n16"), wide=0, sparse=0)
+    sizes = []
+    for first in (0, 512 - 128):
+        sizes.append(constants(compile(wide_range(Draft(rng), np.arange(first, first + 128)), config)))
+    plain = constants(compile(wide_range(Draft(rng), np.arange(0)), replace(config, packed_loads=0)))
+    assert max(sizes) < 0.75 * plain
+
+
+@pytest.mark.parametrize("inputs, outputs", [(1000, 512), (300, 300), (1036, 384)])
+def test_weights_beyond_whole_tiles_are_packed(inputs: int, outputs: int, rng: np.random.Generator) -> None:
+    """The last tile of each block of outputs leaves a gap in the scratchpad."""
+    draft = Draft(rng)
+    graph = chain(draft, 1, [inputs, outputs], 4)
+    network = compile(graph, "n16")
+    assert constants(network) < 0.65 * constants(compile(graph, replace(network.config, packed_loads=0)))
+    samples = draft.random_inputs()
+    wanted = evaluate(graph, samples)
+    found = run_on(GoldenDevice(network.config, dram_bytes(network)), network, samples)
+    assert all(np.array_equal(array, wanted[name]) for name, array in found.items())
