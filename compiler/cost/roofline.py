@@ -21,7 +21,7 @@ from hw.isa.commands import LOAD_WORD, MATRIX_WORD
 from hw.isa.enums import Unit
 
 
-@identity("Floor", "macs", "bytes")
+@identity("Floor", "macs", "bytes", "skipped", added=("skipped",))
 @dataclass(frozen=True)
 class Floor:
     """Minimum work of a layer or network.
@@ -29,17 +29,25 @@ class Floor:
     Parameters
     ----------
     macs : int
-        Multiply-accumulates, as defined by the model, or fewer if tiles of weights are skipped.
+        Multiply-accumulates, as defined by the model.
     bytes : int
         Bytes that must be transferred over the bus at least once.
+    skipped : int
+        Multiply-accumulates for which MATRIX needs no time: those with tiles of weights that are zero, and half of
+        those in wide and in sparse mode.
     """
 
     macs: int
     bytes: int
+    skipped: int = 0
+
+    def __add__(self, other: "Floor") -> "Floor":
+        """Return the minimum work of both."""
+        return Floor(self.macs + other.macs, self.bytes + other.bytes, self.skipped + other.skipped)
 
     def cycles(self, config: MlaConfig, rate: float | None = None) -> int:
         """Return the lower bound on cycles, at N*N multiply-accumulates and `rate` bytes (default: N) per cycle."""
-        return max(-(-self.macs // config.n**2), ceil(self.bytes / (rate or config.n)))
+        return max(-(-(self.macs - self.skipped) // config.n**2), ceil(self.bytes / (rate or config.n)))
 
 
 def bus_rate(config: MlaConfig, rate: float | None) -> float:
@@ -72,10 +80,10 @@ class CompulsoryTraffic:
     constants: dict[int, int]
     products: dict[int, int]
 
-    def macs(self, lowered: LoweredNetwork) -> list[int]:
-        """Return the multiply-accumulates of each layer, without those that its commands avoid."""
+    def skipped(self, lowered: LoweredNetwork) -> list[int]:
+        """Return the multiply-accumulates of each layer for which MATRIX needs no time."""
         layers = enumerate(lowered.layers)
-        return [min(layer.macs, self.products.get(number, layer.macs)) for number, layer in layers]
+        return [max(0, layer.macs - self.products.get(number, layer.macs)) for number, layer in layers]
 
 
 def _weights(graph: Graph, layers: Sequence[Layer], traffic: CompulsoryTraffic) -> int:
@@ -92,12 +100,12 @@ def layer_floors(lowered: LoweredNetwork, traffic: CompulsoryTraffic) -> list[Fl
     graph = lowered.graph
     ends = {lowered.root(name): size for name, size in traffic.ends.items()}
     floors = []
-    for number, (layer, macs) in enumerate(zip(lowered.layers, traffic.macs(lowered), strict=True)):
+    for number, (layer, skipped) in enumerate(zip(lowered.layers, traffic.skipped(lowered), strict=True)):
         names = {name for name in (*layer.inputs, layer.y) if not graph.tensors[name].constant}
         sizes = ((graph.tensors[name].bytes, ends.get(lowered.root(name))) for name in names)
         size = sum(own if moved is None else min(own, moved) for own, moved in sizes)
         weights = min(_constants(graph, [layer]), traffic.constants.get(number, 0))
-        floors.append(Floor(macs, size + weights))
+        floors.append(Floor(layer.macs, size + weights, skipped))
     return floors
 
 
@@ -112,14 +120,16 @@ def network_floor(stages: Sequence[tuple[LoweredNetwork, CompulsoryTraffic]]) ->
     ends: dict[str, int] = {}
     for _, traffic in stages:
         ends |= {name: max(size, ends.get(name, 0)) for name, size in traffic.ends.items()}
-    macs = sum(sum(traffic.macs(lowered)) for lowered, traffic in stages)
+    macs = sum(layer.macs for lowered, _ in stages for layer in lowered.layers)
+    skipped = sum(sum(traffic.skipped(lowered)) for lowered, traffic in stages)
     weights = sum(_weights(lowered.graph, lowered.layers, traffic) for lowered, traffic in stages)
-    return Floor(macs, sum(ends.values()) + weights)
+    return Floor(macs, sum(ends.values()) + weights, skipped)
 
 
 def body_floor(lowered: LoweredNetwork, traffic: CompulsoryTraffic) -> Floor:
     """Return the minimum work of a stage in a control-flow subgraph, whose inputs and outputs may stay on chip."""
-    return Floor(sum(traffic.macs(lowered)), _weights(lowered.graph, lowered.layers, traffic))
+    macs = sum(layer.macs for layer in lowered.layers)
+    return Floor(macs, _weights(lowered.graph, lowered.layers, traffic), sum(traffic.skipped(lowered)))
 
 
 class _Lines(NamedTuple):

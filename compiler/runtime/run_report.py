@@ -47,7 +47,10 @@ def work(network: CompiledNetwork, runs: Sequence[int], taken: Taken, samples: i
     floor = network.work(runs)
     for stage, counts in zip(_coded(network), taken, strict=True):
         if stage.spared is not None and counts[0]:
-            floor = Floor(floor.macs - stage.spared.macs, floor.bytes - stage.spared.bytes)
+            spared = stage.spared
+            floor = Floor(
+                floor.macs - spared.macs, floor.bytes - spared.bytes, floor.skipped - spared.skipped
+            )
     return floor
 
 
@@ -301,7 +304,7 @@ def document(
         "dram_bytes_read": totals["load_bytes"],
         "dram_bytes_written": totals["store_bytes"],
         "expanded_bytes": totals["load_expanded"],
-        "skipped_macs": totals["sparse_rows"] * config.n**2,
+        "skipped_macs": _of_samples(network, run, sum(floor.skipped for floor in run.floors)),
         "energy_uj": energy,
         "energy_parts_uj": None if cycles is None else energy_parts_uj(config, totals),
         **at_clock(clock, cycles, each, steady, energy),

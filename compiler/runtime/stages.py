@@ -465,12 +465,14 @@ class StagedNetwork:
 
     def work(self, runs: Sequence[int]) -> Floor:
         """Return the minimum work of a sample, given how often it ran each stage, in the order of `codes`."""
-        macs, size = self.floor.macs, self.floor.bytes
+        work = self.floor
         stages = [stage for stage in self.walk() if stage.code]
         for stage, times in zip(stages, runs, strict=True):
             if stage.floor and times:
-                macs, size = macs + stage.floor.macs * times, size + stage.floor.bytes
-        return Floor(macs, size)
+                work += replace(
+                    stage.floor, macs=stage.floor.macs * times, skipped=stage.floor.skipped * times
+                )
+        return work
 
     def check(self, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
         """Check inputs and return them in the model's order.

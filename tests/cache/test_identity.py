@@ -56,7 +56,7 @@ STABLE = {
     "factor groups rows together",
     "Execution": "key when cycles utilization where load_bytes store_bytes conflicts reuse energy_uj bound network "
     "macro",
-    "Floor": "macs bytes",
+    "Floor": "macs bytes skipped",
     "GraphState": "input output initial",
     "Guard": "compare selector value",
     "HostCosts": "operators other stage clock",

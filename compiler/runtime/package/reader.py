@@ -173,7 +173,11 @@ class PackageReader:
         return made
 
     def _floor(self, values: dict) -> Floor:
-        return Floor(typed(values["macs"], int, "macs"), typed(values["bytes"], int, "bytes"))
+        return Floor(
+            typed(values["macs"], int, "macs"),
+            typed(values["bytes"], int, "bytes"),
+            typed(values.get("skipped", 0), int, "skipped"),
+        )
 
     def _tensors(self, values: list) -> tuple[Tensor, ...]:
         return tuple(self._tensor(each) for each in values)
