@@ -196,12 +196,22 @@ def selected_pixels(
         walks.append(Walk((*walk.dims, (y.size, 1, 1)), walk.x, walk.y).ordered())
     names = [copy.source for copy in copies]
     fill = next((copy.fill for copy in copies if copy.source is None), 0)
+    for found in _all_picked(tuple(names), tuple(walks), n):
+        yield replace(found, fill=fill)
+
+
+@lru_cache(maxsize=64)  # the tilings of a layer differ in the size of boxes only
+def _all_picked(
+    names: tuple[str | None, ...], walks: tuple[Walk, ...], n: int
+) -> tuple[SelectedPixels, ...]:
+    """Return the pixels of walks along each of their loops for which they can be selected."""
     loops = _loops(walks)
-    for pixels in loops:
-        if pixels.y <= _MAX_ROWS * n and all(x > 0 for x, name in zip(pixels.x, names, strict=True) if name):
-            found = _picked(names, walks, loops, pixels)
-            if found is not None:
-                yield replace(found, fill=fill)
+    found = (
+        _picked(names, walks, loops, pixels)
+        for pixels in loops
+        if pixels.y <= _MAX_ROWS * n and all(x > 0 for x, name in zip(pixels.x, names, strict=True) if name)
+    )
+    return tuple(each for each in found if each is not None)
 
 
 class _Loop(NamedTuple):

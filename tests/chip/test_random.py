@@ -1,4 +1,7 @@
-"""RTL and golden model give the same outcome for random race-free programs."""
+"""RTL and golden model give the same outcome for random race-free programs.
+
+`tests/soak/test_random_programs.py` includes n32, whose simulator takes minutes to build.
+"""
 
 import pytest
 
@@ -11,7 +14,7 @@ from tests.support.program_gen.run import check
 FIRST_SEED, CASES = 1, 60
 
 
-@pytest.mark.parametrize("target", ["n4", "n8", "n16", "n32", "ulx3s-85f"])
+@pytest.mark.parametrize("target", ["n4", "n8", "n16", "ulx3s-85f"])
 def test_rtl_equals_golden_model(target: str) -> None:
     config = load_target(target)
     model = GoldenDevice(config, DRAM_BYTES)

@@ -13,7 +13,7 @@ from compiler.initial_schedule.block_streaming import apply, attentions, streami
 from compiler.initial_schedule.initial import attention_tilings, initial_schedule, tiling_contexts
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
-from compiler.options import CompileOptions, DramTiming
+from compiler.options import CompileOptions, DramTiming, MemoryLimits
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.reference import evaluate
@@ -133,9 +133,10 @@ def test_only_a_single_depthwise_reader_can_be_streamed_to() -> None:
 
 def test_streamed_result_does_not_cross_the_bus() -> None:
     """A streamed result that exceeds the scratchpad is not written to DRAM, even if DRAM moves half a row per cycle."""
-    draft, config = pair(5, (32, 32), (8, 64), 3, 1), replace(load_target("n8"), sp_bytes=32768)
-    dram = DramTiming(bytes_per_cycle=4.0)
-    with Measurer(draft.graph, HardwareProfile(config, dram), OPTIONS) as measurer:
+    draft, target, limits = pair(5, (32, 32), (8, 64), 3, 1), load_target("n8"), MemoryLimits(sp_bytes=32768)
+    config, dram = limits.within(target), DramTiming(bytes_per_cycle=4.0)
+    options = replace(OPTIONS, limits=limits)
+    with Measurer(draft.graph, HardwareProfile(target, dram), options) as measurer:
         first = measurer.first.schedule
         (lowered,) = measurer.prepared.lowered(first.fusions)
         (fusible,) = streaming_pairs(lowered, tiling_contexts(config, lowered, dram)).values()
