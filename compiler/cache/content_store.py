@@ -29,10 +29,14 @@ _log = logging.getLogger(__name__)
 MAX_BYTES = 1 << 30
 #: Maximum number of entries of all kinds.
 MAX_ENTRIES = 4096
+#: Number and bytes of the entries that this process has added since it enforced the limits, by folder.
+_added: dict[Path, tuple[int, int]] = {}
 _SECRET = "secret"
 _SECRET_BYTES = 32
 _CODE_BYTES = 32
 _MAGIC = b"MLAE1\n"
+#: Share of the limits by which a process may exceed them before it looks for entries to remove, which takes about 20 ms.
+_SLACK = 1 / 64
 #: Age in seconds beyond which temporary files are assumed to be left by killed processes and are removed.
 _STALE = 3600
 
@@ -99,9 +103,19 @@ class ContentStore:
             return
         try:
             self._write(self.folder / f"{kind}-{key}", _MAGIC + self._code(kind, key, contents), contents)
-            self._prune(self.folder)
+            self._enforce_limits(self.folder, len(contents))
         except OSError as error:
             self._warn(f"{self.folder}: {error.strerror}")
+
+    def _enforce_limits(self, folder: Path, size: int) -> None:
+        """Prune at the first entry of this process, and whenever it has added a share of the limits."""
+        if folder in _added:
+            entries, total = _added[folder]
+            _added[folder] = entries + 1, total + size
+            if entries + 1 < self.max_entries * _SLACK and total + size <= self.max_bytes * _SLACK:
+                return
+        self._prune(folder)
+        _added[folder] = 0, 0
 
     def _code(self, kind: str, key: str, contents: bytes | memoryview) -> bytes:
         assert self.secret is not None
@@ -137,10 +151,10 @@ class ContentStore:
         """Remove the least recently used entries beyond the limits, and stale temporary files."""
         entries = sorted(_entries(folder), reverse=True)
         total = 0
-        for number, (_, size, path) in enumerate(entries):
+        for number, (_, size, name) in enumerate(entries):
             total += size
             if total > self.max_bytes or number >= self.max_entries:
-                path.unlink(missing_ok=True)
+                (folder / name).unlink(missing_ok=True)
 
     def _warn(self, why: str) -> None:
         """Warn once that caching is disabled."""
@@ -149,8 +163,8 @@ class ContentStore:
         self._warned = True
 
 
-def _entries(folder: Path) -> Iterator[tuple[float, int, Path]]:
-    """Yield time of last use, size and path of each entry, and remove stale temporary files."""
+def _entries(folder: Path) -> Iterator[tuple[float, int, str]]:
+    """Yield time of last use, size and file name of each entry, and remove stale temporary files."""
     now = time.time()
     for each in os.scandir(folder):
         if each.name == _SECRET:
@@ -160,7 +174,7 @@ def _entries(folder: Path) -> Iterator[tuple[float, int, Path]]:
             if each.name.startswith(".") and now - about.st_mtime > _STALE:
                 Path(each.path).unlink(missing_ok=True)
             elif not each.name.startswith("."):
-                yield about.st_mtime, about.st_size, Path(each.path)
+                yield about.st_mtime, about.st_size, each.name
 
 
 def _own_secret(path: Path) -> bytes | None:

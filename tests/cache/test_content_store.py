@@ -102,13 +102,26 @@ def test_number_of_entries_is_bounded(folder):
     assert names(folder) == ["kind-3", "kind-4", "secret"]
 
 
+def test_a_process_looks_for_entries_to_remove_once_it_added_a_share_of_the_limit(folder):
+    folder.mkdir(parents=True)
+    for number in range(1000):
+        (folder / f"kind-old{number}").write_bytes(b"")
+    first, second = (ContentStore(folder, max_entries=640) for _ in range(2))
+    counts = []
+    for number in range(21):
+        (first, second)[number % 2].put("kind", str(number), b"")
+        counts.append(len(names(folder)) - 1)
+    assert counts == [640, *range(641, 650), 640, *range(641, 650), 640]
+
+
 def test_entry_larger_than_the_store_is_not_stored(folder):
     store = ContentStore(folder, max_bytes=100)
     store.put("kind", "key", CONTENTS)
     assert store.get("kind", "key") is None
 
 
-def test_files_of_a_killed_process_are_removed(store, folder):
+def test_files_of_a_killed_process_are_removed(folder):
+    store = ContentStore(folder, max_entries=10)
     store.put("kind", "key", CONTENTS)
     for name, age in ((".part-old", 7200), (".part-new", 0)):
         (folder / name).write_bytes(b"half")
