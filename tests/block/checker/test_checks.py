@@ -14,7 +14,7 @@ from hw.layouts import DERIVED, config_layout
 from hw.sequencer.issue import command_issue
 from tests.block.checker.bounds_reference import verdict
 from tests.block.checker.commands import command
-from tests.support.testbench import Testbench
+from tests.support.testbench import Testbench, shared_block
 
 #: By number of lanes; `WITHOUT_WIDE` and `WITHOUT_SPARSE` are configurations of the same sizes without these modes.
 CONFIGS = {
@@ -103,7 +103,7 @@ def check(config: MlaConfig, unit: Unit, seed: int) -> None:
     """Compare the checks of random commands with the reference."""
     print(f"seed {seed}")
     rng = random.Random(seed)
-    dut = command_issue(config)
+    dut = shared_block(command_issue, config)
     name = unit.name.lower()
     causes: Counter = Counter()
     worst: Counter = Counter()
