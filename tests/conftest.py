@@ -1,7 +1,9 @@
 """Options and fixtures of the whole test suite."""
 
+import gc
 import os
 import signal
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -24,6 +26,17 @@ def pytest_configure(config: pytest.Config) -> None:
     # processes need SIGINT enabled.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Exclude modules and tests from garbage collection, which otherwise takes a fifth of the time of the tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture
