@@ -643,11 +643,12 @@ def _pruned_graph(
     from compiler.frontends.model import read_model
     from compiler.ir.graph import rebuild
     from compiler.passes import simplify
+    from compiler.quantize.plan import without_hybrids
     from compiler.quantize.ranges import samples_of, with_states
     from compiler.quantize.weights import moments_of, pruned
     from compiler.reference import evaluate
 
-    graph = simplify(model if isinstance(model, Graph) else read_model(Path(model)))
+    graph, _ = without_hybrids(simplify(model if isinstance(model, Graph) else read_model(Path(model))))
     nodes = {}
     for node in graph:
         if node.op in ("dense", "conv2d") and node.attributes.get("groups", 1) == 1:

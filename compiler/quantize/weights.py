@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph, Node, rebuild, unused_name
 from compiler.ir.tensor import Tensor
+from compiler.quantize.plan import without_hybrids
 from compiler.quantize.ranges import Calibration, samples_of, with_states
 from compiler.reference import evaluate
 from hw.errors import InputError
@@ -33,6 +34,11 @@ _FRACTIONS = np.linspace(1.0, 0.5, 26)
 _SWEEPS = 4
 #: Largest scale of a group of weights, an unsigned 8-bit integer.
 _MAX_GROUP_SCALE = 255
+#: Maximum magnitude of an int32 bias, which leaves half of the range for the sum of products, and of an int64 bias, as
+#: in TFLite's kernels for int16 activations.
+MAX_BIAS, MAX_WIDE_BIAS = 1 << 30, 1 << 38
+#: Significant bits of the scales that are chosen for weights that multiply int16 activations, and of those of a model.
+_SCALE_BITS, GIVEN_SCALE_BITS = 12, 15
 #: Patterns of pruned weights, and share of zeros from which weights count as pruned; other weights have at most 10%.
 PATTERNS, _PRUNED = ("2:4", "tiles"), 0.2
 #: Decay of the mean gradients and mean squared gradients in `tune_groups`.
@@ -91,6 +97,16 @@ def steps_of_rows(weights: NDArray, bits: int, importance: Real | None = None) -
         best = np.where(errors < least, step[:, 0], best)
         least = np.minimum(errors, least)
     return np.asarray(best)
+
+
+def with_few_bits(scales: NDArray, bits: int = _SCALE_BITS) -> NDArray[np.float32]:
+    """Return positive scales, rounded up to few significant bits.
+
+    LiteRT multiplies sums of products of int16 by 16-bit multipliers, which represent scales of up to 15 bits exactly
+    if those of the activations are powers of two.
+    """
+    mantissa, exponent = np.frexp(scales.astype(np.float64))
+    return np.ldexp(np.ceil(mantissa * (1 << bits)), exponent - bits).astype(np.float32)
 
 
 def compensated(weights: Real, moments: Real, scale: Real, low: int = -127, high: int = 127) -> Real:
@@ -579,6 +595,7 @@ def group_weights(
         `bits` or `group` is out of range, a name is not that of such a node with constant float weights, or the samples
         do not match the inputs.
     """
+    graph, _ = without_hybrids(graph)
     chosen = [
         node
         for node in graph
