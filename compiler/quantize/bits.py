@@ -390,8 +390,8 @@ def fit_bits(
     Raises
     ------
     InputError
-        The graph is a float model, the samples do not match its inputs, or there is not exactly one output and
-        one label for each sample.
+        The graph is a float model, the samples do not match its inputs or all their elements are equal, or there
+        is not exactly one output and one label for each sample.
     """
     if is_float(graph):
         raise InputError(
@@ -399,6 +399,7 @@ def fit_bits(
         )
     graph = _with_own_constants(simplify(graph))
     given = with_states(graph, samples_of(graph, samples))
+    _check_varied(graph, given)
     check = _Check(graph, given, budget, rounding)
     narrower = WeightNarrower(graph, given, rounding, lanes)
     noise = {
@@ -421,6 +422,17 @@ def fit_bits(
     bits = dict.fromkeys(sizes, MAX_BITS) | dict(steps[:first])
     layers = tuple(LayerBits(name, bits[name], sizes[name]) for name in sizes)
     return made, replace(result, layers=layers)
+
+
+def _check_varied(graph: Graph, samples: Sequence[Sample]) -> None:
+    """Raise InputError if all elements of all samples are equal, so that no loss of accuracy could be measured."""
+    parts = [sample[name] for sample in samples for name in graph.sample_inputs]
+    varied = any((each != parts[0].flat[0]).any() for each in parts)
+    if not varied and sum(each.size for each in parts) > 1:
+        raise InputError(
+            f"accuracy_budget: all elements of the calibration samples are {parts[0].flat[0]}; a loss of accuracy can "
+            "be measured only on typical inputs"
+        )
 
 
 def _with_own_constants(graph: Graph) -> Graph:

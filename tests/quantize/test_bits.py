@@ -248,6 +248,19 @@ def test_wrong_budgets_are_rejected(arguments, text) -> None:
         AccuracyBudget(**arguments)
 
 
+def test_budgets_may_be_numbers_of_numpy() -> None:
+    assert AccuracyBudget(worse=np.int64(2), labels=np.arange(3)) == AccuracyBudget(worse=2, labels=(0, 1, 2))  # type: ignore[arg-type]
+    assert AccuracyBudget(sqnr_db=np.float32(30)) == AccuracyBudget(sqnr_db=30.0)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="worse must be an integer of at least 0, not True"):
+        AccuracyBudget(worse=True, labels=[0])
+
+
+def test_samples_of_equal_elements_are_rejected(quantized) -> None:
+    zeros = {"x": np.zeros((4, *IMAGE), np.float32)}
+    with pytest.raises(InputError, match=r"all elements of the calibration samples are 0\.0"):
+        fit_bits(quantized, zeros, AccuracyBudget(sqnr_db=30))
+
+
 def test_unsuitable_models_samples_and_labels_are_rejected(tmp_path, floats, quantized) -> None:
     budget = AccuracyBudget(sqnr_db=30.0)
     with pytest.raises(InputError, match="needs calibration samples"):
