@@ -523,7 +523,9 @@ def accumulated(graph: Graph, kept: Collection[str]) -> set[str]:
     return found | (summands & outputs.keys())
 
 
-def prepared(graph: Graph, names: Collection[str]) -> Graph:
+def prepared(
+    graph: Graph, names: Collection[str], integers: Mapping[str, Tensor]
+) -> tuple[Graph, dict[str, Tensor]]:
     """Return a float graph that is easier to quantize.
 
     Parameters
@@ -532,8 +534,15 @@ def prepared(graph: Graph, names: Collection[str]) -> Graph:
         The float graph.
     names : collection of str
         Nodes and operators that the user names, which are not changed.
+    integers : dict
+        Integers, by name, of which float constants consist (`without_hybrids`).
+
+    Returns
+    -------
+    Graph, dict
+        The graph, and the integers of its constants, whose scales include factors that are folded into them.
     """
-    return folded_scales(pools_as_means(graph), names)
+    return folded_scales(pools_as_means(graph), names, integers)
 
 
 def pools_as_means(graph: Graph) -> Graph:
@@ -563,29 +572,33 @@ def _is_global(graph: Graph, node: Node) -> bool:
 _FOLDED_INTO = _PRODUCTS_OF_WEIGHTS
 
 
-def folded_scales(graph: Graph, names: Collection[str] = ()) -> Graph:
+def folded_scales(
+    graph: Graph, names: Collection[str] = (), integers: Mapping[str, Tensor] | None = None
+) -> tuple[Graph, dict[str, Tensor]]:
     """Fold constant factors and summands of each channel into the weights and the bias of the preceding product.
 
-    Parameters
-    ----------
-    graph : Graph
-        The float graph.
-    names : collection of str
-        Nodes and operators that are not folded.
+    Parameters and results are those of `prepared`.
     """
     changed: dict[str, Tensor] = {}
+    known = dict(integers or {})
     nodes: dict[str, Node] = {}  # by output
     for node in graph:
         found = None
         if node.op in ("mul", "add", "sub") and graph.names_of(node).isdisjoint(names):
-            found = _folded(graph, node, nodes, changed)
+            found = _folded(graph, node, nodes, changed, known)
         if found is not None:
             del nodes[node.inputs[0] if node.inputs[0] in nodes else node.inputs[1]]
         nodes[node.outputs[0]] = found or node
-    return rebuild(graph, list(nodes.values()), changed=changed) if changed else graph
+    return (rebuild(graph, list(nodes.values()), changed=changed) if changed else graph), known
 
 
-def _folded(graph: Graph, node: Node, nodes: dict[str, Node], changed: dict[str, Tensor]) -> Node | None:
+def _folded(
+    graph: Graph,
+    node: Node,
+    nodes: dict[str, Node],
+    changed: dict[str, Tensor],
+    integers: dict[str, Tensor],
+) -> Node | None:
     """Return the product with a factor or summand folded in; None if `node` does not permit it."""
     x, other = node.inputs
     if x not in nodes and node.op != "sub":
@@ -620,8 +633,26 @@ def _folded(graph: Graph, node: Node, nodes: dict[str, Node], changed: dict[str,
     else:  # the weights remain as they are, with the integers of which they may consist
         parts["bias"] = bias + (row if node.op == "add" else -row)
     inputs = list(product.inputs[: first + ("weights" not in parts)])
+    own = integers.get(product.inputs[1])
+    scaled = None if own is None or "weights" not in parts else _with_factors(own, row, axis)
     for part, values in parts.items():
         name = unused_name(f"{node.name}:{part}", graph.tensors, changed)
+        if part == "weights" and scaled is not None and scaled.data is not None and scaled.quantization:
+            integers[name], values = scaled, scaled.quantization.dequantized(scaled.data)
         changed[name] = Tensor(name, values.shape, "float32", data=values.astype(np.float32))
         inputs.append(name)
     return replace(product, inputs=tuple(inputs), outputs=node.outputs)
+
+
+def _with_factors(weights: Tensor, row: NDArray[np.float64], axis: int) -> Tensor | None:
+    """Return integer weights whose scales are multiplied by a factor for each output; None unless all are positive."""
+    q = weights.quantization
+    if q is None or q.axis not in (None, axis):
+        return None
+    scales = (np.array(q.scale, np.float64) * row).astype(np.float32)
+    if not ((scales > 0) & np.isfinite(scales)).all():
+        return None
+    if q.whole and (scales == scales[0]).all():
+        return replace(weights, quantization=Quantization.per_tensor(float(scales[0])))
+    values = tuple(float(each) for each in scales)
+    return replace(weights, quantization=Quantization(values, (0,) * len(values), axis))

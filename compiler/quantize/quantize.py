@@ -205,7 +205,7 @@ def quantize(
     if why is not None:
         raise InputError(f"{graph.name!r} {why}")
     graph, integers = without_hybrids(graph)
-    graph = prepared(graph, {*skip, *int16})
+    graph, integers = prepared(graph, {*skip, *int16}, integers)
     graph = without_blocks(graph, lambda node: keeps_blocks(graph, node, lanes))
     given = with_states(graph, samples_of(graph, samples))
     watched = SubgraphRecorder()

@@ -138,6 +138,33 @@ def test_int4_weights_run_in_wide_mode(rng: np.random.Generator, tmp_path: Path)
         assert floor.skipped == (floor.macs // 2 if kind == "INT4" else 0)
 
 
+@pytest.mark.parametrize("product", ["MatMul", "Conv"])
+@pytest.mark.parametrize("whole", [False, True], ids=["per output", "per tensor"])
+@pytest.mark.parametrize("single", [False, True], ids=["factors", "one factor"])
+def test_positive_factors_are_folded_into_the_scales(
+    product: str, whole: bool, single: bool, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    """Integers remain; with a factor that is not positive, weights are quantized like float weights."""
+    for negative in (False, True):
+        made, values, scales = model(product, "INT4", rng, whole=whole, after=[node("Mul", "r k", "y")])
+        (place,) = (tensor for tensor in made.graph.initializer if tensor.name == "k")
+        row = numpy_helper.to_array(place)[: 1 if single else None].copy()
+        row[-1] *= -1 if negative else 1
+        shaped = row.reshape(-1, 1, 1) if product == "Conv" else row
+        place.CopyFrom(numpy_helper.from_array(shaped, "k"))
+        samples = samples_of(product, rng)
+        graph = check(tmp_path, made, {"x": samples["x"][0]})
+        quantized, _ = quantize(graph, samples)
+        if negative:
+            weights = quantized.ins(product_of(quantized))[1]
+            assert weights.data is not None and not np.array_equal(weights.data, in_layout(product, values))
+        else:
+            expected = scales * row[0] if single else scales * row
+            check_kept(quantized, product, values, expected, 1e-6)
+        found = evaluate(quantized, {"x": samples["x"][0]})["y"]
+        assert ratio(reference(made, {"x": samples["x"][0]})["y"], found) > LEAST_DB
+
+
 def test_a_summand_after_the_product_becomes_the_bias(rng: np.random.Generator, tmp_path: Path) -> None:
     made, values, scales = model("MatMul", "INT4", rng, after=[node("Add", "r b", "y")])
     quantized, _ = quantize(read(tmp_path, made), samples_of("MatMul", rng))
@@ -145,12 +172,11 @@ def test_a_summand_after_the_product_becomes_the_bias(rng: np.random.Generator, 
 
 
 def test_other_weights_are_quantized_like_float_weights(rng: np.random.Generator, tmp_path: Path) -> None:
-    """Scales per input, integers that do not fit int8, and factors that are folded into the weights."""
+    """Scales per input, and integers that do not fit int8."""
     cases: list[tuple[str, str, dict[str, Any]]] = [
         ("MatMul", "INT4", {"axis": 0}),
         ("Conv", "INT8", {"axis": 1}),
         ("MatMul", "UINT8", {"zero": 100}),
-        ("MatMul", "INT4", {"after": [node("Mul", "r k", "y")]}),
     ]
     for product, kind, options in cases:
         made, values, _ = model(product, kind, rng, **options)
@@ -206,3 +232,11 @@ def test_such_weights_can_be_pruned_and_grouped(rng: np.random.Generator, tmp_pa
     weights = [each.data for each in prune(graph, "2:4").tensors.values() if each.shape == (24, 96)]
     assert [np.count_nonzero(each) for each in weights if each is not None and each.dtype == "float32"]
     assert {each.op for each in group_weights(graph)} == {"block_dense"}
+
+
+def test_products_that_stay_float_are_those_of_the_file(rng: np.random.Generator, tmp_path: Path) -> None:
+    made, _, _ = model("Conv", "UINT4", rng, zero=5)
+    samples = samples_of("Conv", rng)
+    network = compile(read(tmp_path, made), "n8", calibration=samples, keep_float=["Conv"])
+    inputs = {"x": samples["x"][0]}
+    np.testing.assert_allclose(network(**inputs)["y"], reference(made, inputs)["y"], rtol=1e-5, atol=1e-5)
