@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from compiler.cache.content_store import ContentStore
 from compiler.cache.digest import name, version
 from compiler.cache.model_source import ModelSource
-from compiler.ir.graph import Graph
+from compiler.ir.graph import Graph, Node
 from compiler.options import (
     DEFAULT_DRAM,
     DEFAULT_HOST_COSTS,
@@ -51,6 +51,8 @@ _log = logging.getLogger(__name__)
 _PROOF, _PASSED = "network-proof", b"passed"
 #: Kinds of the predictions of cycles, and of schedules with program texts made from templates, in the cache.
 _PREDICTION, _TEXTS = "prediction", "macro-texts"
+#: Maximum number of layers that a message lists.
+_LISTED = 4
 
 
 def compile(
@@ -575,8 +577,9 @@ def prune(
 
     Parameters
     ----------
-    model : path, Graph or torch.nn.Module
-        Float model; the layers of a module that are pruned are torch.nn.Linear and torch.nn.Conv2d.
+    model : path, Graph, ModelSource, torch.nn.Module or torch.export.ExportedProgram
+        Float model, as `compiler.compile` accepts it; the layers of a module that are pruned are torch.nn.Linear and
+        torch.nn.Conv2d.
     pattern : str
         "2:4": of each four consecutive inputs of an output, at each kernel position, two weights are zero. "tiles":
         tiles of `tile` outputs and inputs, at one kernel position, are zero as a whole.
@@ -592,7 +595,7 @@ def prune(
         Function that trains a module, which is its argument. Weights that are zero stay zero while it runs, with
         any optimizer that it creates.
     keep : sequence of str
-        Names of nodes or submodules that are not pruned.
+        Names of nodes or submodules that are not pruned; a submodule stands for all layers in it.
 
     Returns
     -------
@@ -602,23 +605,34 @@ def prune(
     Raises
     ------
     InputError
-        An argument is invalid, `train` is given for a model that is not a module, or there is nothing to prune.
+        The model cannot be read, an argument is invalid, `train` is given for a model that is not a module, or there
+        is nothing to prune; the message says why.
 
     Examples
     --------
     >>> graph = compiler.prune("network.onnx", "tiles", share=0.5, samples=samples)
     >>> network = compiler.compile(graph, "n16", calibration=samples)
     """
-    from compiler.frontends.torch_module import is_module
     from compiler.quantize.weights import check_pattern
 
     check_pattern(pattern, share, tile)
+    keep = checks.texts("keep", keep)
     form = {"pattern": pattern, "share": share, "tile": tile}
-    if is_module(model):
+    if _trains(model):
+        if train is not None and not callable(train):
+            raise InputError(f"train must be a function, not {shown(train)}")
         return _pruned_module(model, form, samples, train, keep)
     if train is not None:
         raise InputError("train: only a torch.nn.Module can be trained, not a graph or a model file")
-    return _pruned_graph(model, form, samples, keep)
+    source = model if isinstance(model, ModelSource) else ModelSource(model)
+    return _pruned_graph(source.graph, form, checks.calibration(samples, "samples"), keep)
+
+
+def _trains(model: Any) -> bool:
+    """Return True for a PyTorch module whose weights can be changed, which an exported program is not."""
+    from compiler.frontends.torch_module import is_module, torch_library
+
+    return is_module(model) and isinstance(model, torch_library().nn.Module)
 
 
 def _may_prune(shape: Sequence[int], form: Mapping[str, Any]) -> bool:
@@ -628,40 +642,59 @@ def _may_prune(shape: Sequence[int], form: Mapping[str, Any]) -> bool:
     return max(shape[0], shape[-1]) > form["tile"]
 
 
-def _check_kept(keep: Sequence[str], known: Sequence[str], pruned: Sequence[str]) -> None:
-    """Check the names that are not pruned, and that others are."""
+def _too_small(form: Mapping[str, Any]) -> str:
+    """Return why weights cannot be pruned if `_may_prune` is False."""
+    return "less than four inputs" if form["pattern"] == "2:4" else "no more than one tile of weights"
+
+
+def _check_kept(keep: Sequence[str], known: Sequence[str], reasons: Mapping[str, str]) -> None:
+    """Check the names that are not pruned, and that layers are left: `reasons` are those of layers that are not pruned.
+
+    A layer that is pruned has an empty reason.
+    """
     for each in keep:
         if each not in known:
-            raise InputError(f"keep: there is no layer {each!r}")
-    if not pruned:
-        raise InputError("the model has no dense layer or convolution to prune")
+            raise InputError(f"keep: there is no layer {shown(each)}")
+    if all(reasons.values()):
+        listed = "".join(f"; {shown(name)} has {why}" for name, why in [*reasons.items()][:_LISTED])
+        raise InputError(f"the model has no dense layer or convolution to prune{listed}")
 
 
-def _pruned_graph(
-    model: Path | str | Graph, form: dict[str, Any], samples: Any, keep: Sequence[str]
-) -> Graph:
-    from compiler.frontends.model import read_model
+def _pruned_graph(graph: Graph, form: dict[str, Any], samples: Any, keep: Sequence[str]) -> Graph:
     from compiler.ir.graph import rebuild
     from compiler.passes import simplify
+    from compiler.quantize.plan import without_hybrids
     from compiler.quantize.ranges import samples_of, with_states
     from compiler.quantize.weights import moments_of, pruned
     from compiler.reference import evaluate
 
-    graph = simplify(model if isinstance(model, Graph) else read_model(Path(model)))
-    nodes = {}
-    for node in graph:
-        if node.op in ("dense", "conv2d") and node.attributes.get("groups", 1) == 1:
-            weights = graph.tensors[node.inputs[1]]
-            alone = len(graph.consumers(weights.name)) == 1 and weights.name not in graph.outputs
-            real = weights.data is not None and weights.dtype == "float32"
-            if real and alone and _may_prune(weights.shape, form):
-                nodes[node.name] = node
-    _check_kept(keep, list(graph.nodes), [each for each in nodes if each not in keep])
+    graph, _ = without_hybrids(simplify(graph))
+
+    def reason(node: Node) -> str:
+        weights = graph.tensors[node.inputs[1]]
+        if node.op == "block_dense":
+            return "integer weights with scales for blocks, which are not float32"
+        if weights.data is None or weights.dtype != "float32":
+            return (
+                "weights that are computed"
+                if weights.data is None
+                else f"weights of {weights.dtype}, not float32"
+            )
+        if node.attributes.get("groups", 1) != 1:
+            return "groups"
+        if len(graph.consumers(weights.name)) > 1 or weights.name in graph.outputs:
+            return "weights that are read more than once"
+        if not _may_prune(weights.shape, form):
+            return _too_small(form)
+        return "a name in keep" if node.name in keep else ""
+
+    reasons = {node.name: reason(node) for node in graph if node.op in ("dense", "block_dense", "conv2d")}
+    _check_kept(keep, list(graph.nodes), reasons)
     given = [] if samples is None else with_states(graph, samples_of(graph, samples))
     values = [evaluate(graph, sample, keep=True) for sample in given]
     changed = {}
-    for node in nodes.values():
-        if node.name not in keep:
+    for node in graph:
+        if not reasons.get(node.name, "another operator"):
             weights = graph.tensors[node.inputs[1]]
             assert weights.data is not None
             moments = moments_of(node, weights.data, [each[node.inputs[0]] for each in values])
@@ -687,12 +720,16 @@ def _pruned_module(
         for name, each in known.items()
         if isinstance(each, torch.nn.Linear) or (isinstance(each, torch.nn.Conv2d) and each.groups == 1)
     }
-    chosen = {
-        name: each
-        for name, each in layers.items()
-        if name not in keep and _may_prune((each.weight.shape[0], each.weight.shape[1]), form)
-    }
-    _check_kept(keep, list(known), list(chosen))
+
+    def reason(name: str, layer: Any) -> str:
+        if not _may_prune((layer.weight.shape[0], layer.weight.shape[1]), form):
+            return _too_small(form)
+        kept = any(not each or name == each or name.startswith(f"{each}.") for each in keep)
+        return "a name in keep" if kept else ""
+
+    reasons = {name: reason(name, each) for name, each in layers.items()}
+    _check_kept(keep, list(known), reasons)
+    chosen = {name: each for name, each in layers.items() if not reasons[name]}
     moments = _module_moments(torch, module, chosen, samples)
     for path, layer in chosen.items():
         weights = layer.weight.detach().cpu().numpy()
@@ -747,6 +784,14 @@ def _module_moments(torch: Any, module: Any, layers: Mapping[str, Any], samples:
 
     if samples is None:
         return {}
+    batches = [
+        each if isinstance(each, tuple) else (each,)
+        for each in (samples if isinstance(samples, list) else [samples])
+    ]
+    if not batches or not all(isinstance(part, torch.Tensor) for batch in batches for part in batch):
+        raise InputError(
+            f"samples must be a tensor, a tuple of tensors or a list of these, not {shown(samples)}"
+        )
     hooks = [
         layer.register_forward_hook(lambda it, given, _, name=name: collect(name, it, given[0]))
         for name, layer in layers.items()
@@ -756,8 +801,11 @@ def _module_moments(torch: Any, module: Any, layers: Mapping[str, Any], samples:
     try:
         module.eval()
         with torch.no_grad():
-            for batch in samples if isinstance(samples, list) else [samples]:
-                module(*(batch if isinstance(batch, tuple) else (batch,)))
+            for batch in batches:
+                try:
+                    module(*batch)
+                except (RuntimeError, TypeError, ValueError, IndexError) as error:
+                    raise InputError(f"samples: the module does not accept them: {error}") from None
     finally:
         module.train(training)
         for hook in hooks:

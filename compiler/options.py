@@ -5,6 +5,7 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -301,13 +302,17 @@ class AccuracyBudget:
             raise InputError(
                 "accuracy_budget must have either a number of labels (worse) or decibels (sqnr_db)"
             )
-        if self.worse is not None and (type(self.worse) is not int or self.worse < 0):
-            raise InputError(
-                f"accuracy_budget: worse must be an integer of at least 0, not {shown(self.worse)}"
-            )
-        decibels = self.sqnr_db
-        if decibels is not None and not (type(decibels) in (int, float) and 0 < decibels < math.inf):
-            raise InputError(f"accuracy_budget: sqnr_db must be a positive number, not {shown(decibels)}")
+        worse, decibels = self.worse, self.sqnr_db
+        if worse is not None:
+            if isinstance(worse, bool) or not isinstance(worse, Integral) or worse < 0:
+                raise InputError(
+                    f"accuracy_budget: worse must be an integer of at least 0, not {shown(worse)}"
+                )
+            object.__setattr__(self, "worse", int(worse))
+        if decibels is not None:
+            if isinstance(decibels, bool) or not isinstance(decibels, Real) or not 0 < decibels < math.inf:
+                raise InputError(f"accuracy_budget: sqnr_db must be a positive number, not {shown(decibels)}")
+            object.__setattr__(self, "sqnr_db", float(decibels))
         try:
             labels = tuple(operator.index(label) for label in self.labels)
         except TypeError:

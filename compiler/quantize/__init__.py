@@ -3,7 +3,15 @@
 from compiler.quantize.bits import WeightNarrower, fit_bits
 from compiler.quantize.quantize import quantize
 from compiler.quantize.report import LayerBits, OutputReport, QuantizationReport, TensorReport, WeightReport
-from compiler.quantize.weights import GroupWeights, group_weights, prune_mask, quantize_groups, tune_groups
+from compiler.quantize.weights import (
+    GroupWeights,
+    WeightReader,
+    activation_scales,
+    group_weights,
+    prune_mask,
+    quantize_groups,
+    tune_groups,
+)
 
 __all__ = [
     "GroupWeights",
@@ -12,7 +20,9 @@ __all__ = [
     "QuantizationReport",
     "TensorReport",
     "WeightNarrower",
+    "WeightReader",
     "WeightReport",
+    "activation_scales",
     "fit_bits",
     "group_weights",
     "prune_mask",

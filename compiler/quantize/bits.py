@@ -11,11 +11,13 @@ from compiler.ir.graph import Graph, Node, rebuild, unused_name
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.options import AccuracyBudget
 from compiler.passes import simplify
-from compiler.quantize.plan import LAYOUT, WEIGHTED
+from compiler.quantize.plan import LAYOUT, WEIGHTED, is_float
 from compiler.quantize.ranges import MIN_SCALE, Calibration, Sample, samples_of, with_states
 from compiler.quantize.report import LayerBits, OutputErrors, WeightReport
 from compiler.quantize.weights import (
+    MAX_BIAS,
     MAX_BITS,
+    MAX_WIDE_BIAS,
     MIN_BITS,
     Real,
     as_rows,
@@ -26,6 +28,7 @@ from compiler.quantize.weights import (
     statistics_of,
     steps_of_rows,
     weight_range,
+    with_few_bits,
 )
 from compiler.reference import Kernels, evaluate
 from compiler.reference.evaluate import run_node
@@ -41,13 +44,11 @@ _MAX_KEPT_BYTES = 1 << 30
 _CONFIDENCE = 0.9
 #: Number of products of a group of weights with a scale of their own, and largest number of bits of such weights.
 GROUP, _GROUPED_BITS = 32, 4
-#: Maximum magnitude of a bias, as in the quantization of float models.
-_MAX_BIAS = 1 << 30
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """Product of int8 activations with constant int8 weights.
+    """Product of quantized activations with constant int8 weights.
 
     Parameters
     ----------
@@ -66,13 +67,13 @@ class _Layer:
 
 
 class WeightNarrower:
-    """Quantizer of the weights of an int8 graph to fewer bits.
+    """Quantizer of the weights of a quantized graph to fewer bits.
 
     Weights remain int8 tensors, with values in the range of fewer bits and a scale for each output channel;
     biases are converted to the new scales and compensate the expected errors. Therefore the new graph
-    consists of the same operators, and runs wherever the old one does. The products are those of int8
-    activations with constant int8 weights without zero points that no other node reads; subgraphs are left
-    unchanged.
+    consists of the same operators, and runs wherever the old one does. The products are those of int8, uint8 or
+    int16 activations with constant int8 weights that no other node reads; subgraphs are left unchanged. Weights
+    that have few bits already keep their integers.
 
     Parameters
     ----------
@@ -142,14 +143,28 @@ class WeightNarrower:
         """Return a node with fewer bits, and its weights and bias by tensor name; the result is cached."""
         if (name, bits) not in self._made:
             layer = self.layers[name]
-            self._made[name, bits] = self._in_groups(layer, bits) or (layer.node, self._rounded(layer, bits))
+            if self._fits(layer, bits):
+                self._made[name, bits] = layer.node, {}
+            else:
+                found = self._in_groups(layer, bits)
+                self._made[name, bits] = found or (layer.node, self._rounded(layer, bits))
         return self._made[name, bits]
+
+    def _fits(self, layer: _Layer, bits: int) -> bool:
+        """Return True if the integers of a layer have so few bits already."""
+        weights = self.graph.ins(layer.node)[1]
+        assert weights.data is not None and weights.quantization is not None
+        low, high = weight_range(bits)
+        symmetric = not any(weights.quantization.zero_point)
+        return symmetric and low <= int(weights.data.min()) and int(weights.data.max()) <= high
 
     def _in_groups(self, layer: _Layer, bits: int) -> tuple[Node, dict[str, Tensor]] | None:
         """Return a node whose weights have a scale for each group; None if they shall have one for each output."""
         x, old, *bias = self.graph.ins(layer.node)
         tile = 2 * self.lanes
         if layer.node.op != "dense" or bits > _GROUPED_BITS or not tile or old.shape[1] % tile:
+            return None
+        if x.dtype == "int16":
             return None
         assert x.quantization is not None and old.quantization is not None
         group, x_scale = max(GROUP, tile), x.quantization.scale[0]
@@ -162,7 +177,7 @@ class WeightNarrower:
             real_bias = bias[0].data * (x_scale * before)
             if means is not None:
                 real_bias = real_bias - (made.dequantized() - layer.exact) @ means
-        least = np.maximum(np.abs(real_bias) / (x_scale * _MAX_BIAS), MIN_SCALE)
+        least = np.maximum(np.abs(real_bias) / (x_scale * MAX_BIAS), MIN_SCALE)
         found = block_factors(made.values, made.scales, group, least)
         if found is None:
             return None
@@ -179,7 +194,7 @@ class WeightNarrower:
         }
         if bias:
             product = (np.float32(x_scale) * found.scales).astype(np.float32)
-            whole = np.clip(np.rint(real_bias / product.astype(np.float64)), -_MAX_BIAS, _MAX_BIAS)
+            whole = np.clip(np.rint(real_bias / product.astype(np.float64)), -MAX_BIAS, MAX_BIAS)
             tensors[bias[0].name] = replace(
                 bias[0], data=whole.astype(bias[0].dtype), quantization=_per_axis(product, 0)
             )
@@ -201,7 +216,7 @@ class WeightNarrower:
             steps = steps_of_rows(exact, bits, None if own is None else np.diag(own))
             # A channel of zeros keeps its scale, in which its bias is exact.
             steps = np.where(exact.any(1), steps, before.reshape(groups, -1)[i])
-            scales[i] = steps.astype(np.float32)
+            scales[i] = with_few_bits(steps) if x.dtype == "int16" else steps.astype(np.float32)
             wide = np.repeat(scales[i][:, None], exact.shape[1], 1)
             if own is None:
                 rounded[i] = np.clip(np.rint(exact / wide), low, high)
@@ -221,7 +236,8 @@ class WeightNarrower:
             errors = rounded * scales[:, :, None] - rows
             exact_bias = exact_bias - np.einsum("gop,gp->go", errors, means).reshape(-1)
         whole = np.rint(exact_bias / product.astype(np.float64))
-        data = np.clip(whole, -_MAX_BIAS, _MAX_BIAS).astype(fixed.dtype)
+        largest = MAX_WIDE_BIAS if fixed.dtype == "int64" else MAX_BIAS
+        data = np.clip(whole, -largest, largest).astype(fixed.dtype)
         return made | {fixed.name: replace(fixed, data=data, quantization=_per_axis(product, 0))}
 
     def noise(self, name: str, bits: int) -> float:
@@ -242,7 +258,7 @@ class WeightNarrower:
 
 
 def _suitable(graph: Graph, node: Node) -> bool:
-    """Return True for a product of int8 activations with constant int8 weights that no other node reads."""
+    """Return True for a product of quantized activations with constant int8 weights that no other node reads."""
     if node.op not in WEIGHTED:
         return False
     x, weights, *bias = graph.ins(node)
@@ -252,13 +268,13 @@ def _suitable(graph: Graph, node: Node) -> bool:
         return False
     given, q = x.quantization, weights.quantization
     return (
-        (x.dtype, weights.dtype) == ("int8", "int8")
+        x.dtype in ("int8", "uint8", "int16")
+        and weights.dtype == "int8"
         and given is not None
         and given.whole
         and q is not None
-        and not any(q.zero_point)
         and (q.whole or q.axis == WEIGHTED[node.op])
-        and all(each.dtype == "int32" for each in bias)
+        and all(each.dtype in ("int32", "int64") for each in bias)
         and graph.out(node).quantization is not None
     )
 
@@ -368,22 +384,24 @@ def fit_bits(
     -------
     Graph, WeightReport
         The graph with the new weights and biases, and the bits of each layer with the accuracy on the
-        samples.
+        samples. Without products whose weights `WeightNarrower` can change, the graph is unchanged, and the
+        report lists no layers.
 
     Raises
     ------
     InputError
-        The graph has no int8 products with constant weights, the samples do not match its inputs, or there is
-        not exactly one output and one label for each sample.
+        The graph is a float model, the samples do not match its inputs or all their elements are equal, or there
+        is not exactly one output and one label for each sample.
     """
+    if is_float(graph):
+        raise InputError(
+            f"accuracy_budget: {graph.name!r} must be quantized first (compiler.quantize.quantize)"
+        )
     graph = _with_own_constants(simplify(graph))
     given = with_states(graph, samples_of(graph, samples))
+    _check_varied(graph, given)
     check = _Check(graph, given, budget, rounding)
     narrower = WeightNarrower(graph, given, rounding, lanes)
-    if not narrower.layers:
-        raise InputError(
-            f"accuracy_budget: {graph.name!r} has no products of int8 values with constant int8 weights"
-        )
     noise = {
         name: [narrower.noise(name, bits) for bits in range(MIN_BITS, MAX_BITS)] + [0.0]
         for name in narrower.layers
@@ -404,6 +422,17 @@ def fit_bits(
     bits = dict.fromkeys(sizes, MAX_BITS) | dict(steps[:first])
     layers = tuple(LayerBits(name, bits[name], sizes[name]) for name in sizes)
     return made, replace(result, layers=layers)
+
+
+def _check_varied(graph: Graph, samples: Sequence[Sample]) -> None:
+    """Raise InputError if all elements of all samples are equal, so that no loss of accuracy could be measured."""
+    parts = [sample[name] for sample in samples for name in graph.sample_inputs]
+    varied = any((each != parts[0].flat[0]).any() for each in parts)
+    if not varied and sum(each.size for each in parts) > 1:
+        raise InputError(
+            f"accuracy_budget: all elements of the calibration samples are {parts[0].flat[0]}; a loss of accuracy can "
+            "be measured only on typical inputs"
+        )
 
 
 def _with_own_constants(graph: Graph) -> Graph:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph, Node, rebuild, unused_name
 from compiler.ir.ops import BINARY_OPS, MOVING, OPS, QuantizedForm
@@ -90,21 +91,32 @@ def _quantized(graph: Graph, node: Node) -> str | None:
     return None
 
 
-def without_hybrids(graph: Graph) -> Graph:
+def without_hybrids(graph: Graph) -> tuple[Graph, dict[str, Tensor]]:
     """Return a float model in which the quantized constants read by float nodes are dequantized.
 
-    TFLite models with dynamic-range quantization have quantized weights. Quantizing the returned model restores
-    the same integers.
+    TFLite models with dynamic-range quantization and ONNX models whose weights alone are quantized have such constants.
+
+    Returns
+    -------
+    Graph, dict
+        The float model, and, by name of the dequantized constants, the integers of which they consist if these fit
+        int8 after their zero points are subtracted: int8 tensors with the scales of the model and zero points of 0.
     """
     changed: dict[str, Tensor] = {}
+    integers: dict[str, Tensor] = {}
 
     def dequantized(name: str) -> str:
         tensor = graph.tensors[name]
         if tensor.data is None or tensor.quantization is None:
             return name
         real_name = unused_name(f"{name}:real", graph.tensors)
-        real = tensor.quantization.dequantized(tensor.data)
-        changed[real_name] = Tensor(real_name, tensor.shape, "float32", data=real)
+        if real_name not in changed:
+            q = tensor.quantization
+            changed[real_name] = Tensor(real_name, tensor.shape, "float32", data=q.dequantized(tensor.data))
+            symmetric = _symmetric(tensor.data, q)
+            if symmetric is not None:
+                quantization = Quantization(q.scale, (0,) * len(q.scale), q.axis)
+                integers[real_name] = Tensor(name, tensor.shape, "int8", quantization, symmetric)
         return real_name
 
     nodes = []
@@ -112,7 +124,18 @@ def without_hybrids(graph: Graph) -> Graph:
         mixed = node.op not in ("dequantize", "onnx") and not node.bodies and touches_floats(graph, node)
         ins = tuple(dequantized(name) for name in node.inputs) if mixed else node.inputs
         nodes.append(replace(node, inputs=ins))
-    return rebuild(graph, nodes, changed=changed) if changed else graph
+    return (rebuild(graph, nodes, changed=changed) if changed else graph), integers
+
+
+def _symmetric(data: NDArray, q: Quantization) -> NDArray[np.int8] | None:
+    """Return 8-bit integers minus their zero points; None if these differences do not fit int8."""
+    if data.dtype not in (np.int8, np.uint8):
+        return None
+    shape = [1] * data.ndim
+    if q.axis is not None:
+        shape[q.axis] = -1
+    centred = data.astype(np.int64) - np.array(q.zero_point, np.int64).reshape(shape)
+    return centred.astype(np.int8) if centred.min() >= -128 and centred.max() <= 127 else None
 
 
 def keeps_blocks(graph: Graph, node: Node, lanes: int | None) -> bool:
@@ -500,7 +523,9 @@ def accumulated(graph: Graph, kept: Collection[str]) -> set[str]:
     return found | (summands & outputs.keys())
 
 
-def prepared(graph: Graph, names: Collection[str]) -> Graph:
+def prepared(
+    graph: Graph, names: Collection[str], integers: Mapping[str, Tensor]
+) -> tuple[Graph, dict[str, Tensor]]:
     """Return a float graph that is easier to quantize.
 
     Parameters
@@ -509,8 +534,15 @@ def prepared(graph: Graph, names: Collection[str]) -> Graph:
         The float graph.
     names : collection of str
         Nodes and operators that the user names, which are not changed.
+    integers : dict
+        Integers, by name, of which float constants consist (`without_hybrids`).
+
+    Returns
+    -------
+    Graph, dict
+        The graph, and the integers of its constants, whose scales include factors that are folded into them.
     """
-    return folded_scales(pools_as_means(graph), names)
+    return folded_scales(pools_as_means(graph), names, integers)
 
 
 def pools_as_means(graph: Graph) -> Graph:
@@ -540,29 +572,33 @@ def _is_global(graph: Graph, node: Node) -> bool:
 _FOLDED_INTO = _PRODUCTS_OF_WEIGHTS
 
 
-def folded_scales(graph: Graph, names: Collection[str] = ()) -> Graph:
+def folded_scales(
+    graph: Graph, names: Collection[str] = (), integers: Mapping[str, Tensor] | None = None
+) -> tuple[Graph, dict[str, Tensor]]:
     """Fold constant factors and summands of each channel into the weights and the bias of the preceding product.
 
-    Parameters
-    ----------
-    graph : Graph
-        The float graph.
-    names : collection of str
-        Nodes and operators that are not folded.
+    Parameters and results are those of `prepared`.
     """
     changed: dict[str, Tensor] = {}
+    known = dict(integers or {})
     nodes: dict[str, Node] = {}  # by output
     for node in graph:
         found = None
         if node.op in ("mul", "add", "sub") and graph.names_of(node).isdisjoint(names):
-            found = _folded(graph, node, nodes, changed)
+            found = _folded(graph, node, nodes, changed, known)
         if found is not None:
             del nodes[node.inputs[0] if node.inputs[0] in nodes else node.inputs[1]]
         nodes[node.outputs[0]] = found or node
-    return rebuild(graph, list(nodes.values()), changed=changed) if changed else graph
+    return (rebuild(graph, list(nodes.values()), changed=changed) if changed else graph), known
 
 
-def _folded(graph: Graph, node: Node, nodes: dict[str, Node], changed: dict[str, Tensor]) -> Node | None:
+def _folded(
+    graph: Graph,
+    node: Node,
+    nodes: dict[str, Node],
+    changed: dict[str, Tensor],
+    integers: dict[str, Tensor],
+) -> Node | None:
     """Return the product with a factor or summand folded in; None if `node` does not permit it."""
     x, other = node.inputs
     if x not in nodes and node.op != "sub":
@@ -587,16 +623,36 @@ def _folded(graph: Graph, node: Node, nodes: dict[str, Node], changed: dict[str,
     weights = np.asarray(data[0], np.float64)
     bias = np.zeros(channels) if len(data) < 2 else np.asarray(data[1], np.float64)
     axis = OPS[product.op].weights_axis or 0
+    parts: dict[str, NDArray] = {}
     if node.op == "mul":
         shape = [1] * weights.ndim
         shape[axis] = channels
-        weights, bias = weights * row.reshape(shape), bias * row
-    else:
-        bias = bias + (row if node.op == "add" else -row)
-    parts = [weights, bias] if len(data) > 1 or node.op != "mul" else [weights]
-    inputs = list(product.inputs[:first])
-    for part, values in zip(("weights", "bias"), parts, strict=False):
+        parts["weights"] = weights * row.reshape(shape)
+        if len(data) > 1:
+            parts["bias"] = bias * row
+    else:  # the weights remain as they are, with the integers of which they may consist
+        parts["bias"] = bias + (row if node.op == "add" else -row)
+    inputs = list(product.inputs[: first + ("weights" not in parts)])
+    own = integers.get(product.inputs[1])
+    scaled = None if own is None or "weights" not in parts else _with_factors(own, row, axis)
+    for part, values in parts.items():
         name = unused_name(f"{node.name}:{part}", graph.tensors, changed)
+        if part == "weights" and scaled is not None and scaled.data is not None and scaled.quantization:
+            integers[name], values = scaled, scaled.quantization.dequantized(scaled.data)
         changed[name] = Tensor(name, values.shape, "float32", data=values.astype(np.float32))
         inputs.append(name)
     return replace(product, inputs=tuple(inputs), outputs=node.outputs)
+
+
+def _with_factors(weights: Tensor, row: NDArray[np.float64], axis: int) -> Tensor | None:
+    """Return integer weights whose scales are multiplied by a factor for each output; None unless all are positive."""
+    q = weights.quantization
+    if q is None or q.axis not in (None, axis):
+        return None
+    scales = (np.array(q.scale, np.float64) * row).astype(np.float32)
+    if not ((scales > 0) & np.isfinite(scales)).all():
+        return None
+    if q.whole and (scales == scales[0]).all():
+        return replace(weights, quantization=Quantization.per_tensor(float(scales[0])))
+    values = tuple(float(each) for each in scales)
+    return replace(weights, quantization=Quantization(values, (0,) * len(values), axis))

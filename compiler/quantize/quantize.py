@@ -204,7 +204,8 @@ def quantize(
     why = obstacle(graph)
     if why is not None:
         raise InputError(f"{graph.name!r} {why}")
-    graph = prepared(without_hybrids(graph), {*skip, *int16})
+    graph, integers = without_hybrids(graph)
+    graph, integers = prepared(graph, {*skip, *int16}, integers)
     graph = without_blocks(graph, lambda node: keeps_blocks(graph, node, lanes))
     given = with_states(graph, samples_of(graph, samples))
     watched = SubgraphRecorder()
@@ -249,7 +250,7 @@ def quantize(
 
     def rewriter_with(names: Collection[str], samples: list[Sample]) -> Rewriter:
         nodes = int16_nodes(within, names, kept)
-        return Rewriter(inside, kept, of, per_channel, expected, states, nodes, samples)
+        return Rewriter(inside, kept, of, per_channel, expected, states, nodes, samples, integers)
 
     rewriter = rewriter_with(int16, values)
     result = rewriter.run()

@@ -12,6 +12,7 @@ from compiler.ir.ops import MOVING
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.passes.index_bounds import index_bounds
 from compiler.reference import evaluate
+from compiler.util import checks
 from hw.errors import InputError
 
 #: Upper bound on the sum of softmax outputs below the floor, 1/16 of the output's quantization step.
@@ -356,6 +357,11 @@ def samples_of(graph: Graph, given: Calibration) -> list[Sample]:
     InputError
         There are no samples, or they do not match the inputs of the graph.
     """
+    given = checks.calibration(given)
+    if given is None:
+        raise InputError(
+            "calibration needs samples: a dict of arrays by the names of the inputs, or a list of samples"
+        )
     samples = _split(graph, given) if isinstance(given, Mapping) else [_named(graph, each) for each in given]
     if not samples:
         raise InputError("calibration needs at least one sample")

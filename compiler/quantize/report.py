@@ -184,7 +184,7 @@ class WeightReport:
     right, right_before : int or None
         Number of samples that are labelled rightly with these weights, and with 8-bit weights; None without labels.
     layers : tuple of LayerBits
-        Bits of each layer whose weights may have fewer than 8 bits.
+        Bits of each layer whose weights may have fewer than 8 bits; empty if there is none.
     """
 
     samples: int
@@ -198,10 +198,9 @@ class WeightReport:
 
     @property
     def mean_bits(self) -> float:
-        """Mean number of bits of a weight."""
-        return sum(each.bits * each.weights for each in self.layers) / sum(
-            each.weights for each in self.layers
-        )
+        """Mean number of bits of the weights of `layers`; 8 if there is none."""
+        weights = sum(each.weights for each in self.layers)
+        return sum(each.bits * each.weights for each in self.layers) / weights if weights else 8.0
 
     @staticmethod
     def from_document(document: Mapping[str, Any]) -> "WeightReport":
@@ -359,8 +358,6 @@ def _weights(found: Mapping[str, Any] | None) -> list[str]:
     """Return the lines on the bits of weights and on the accuracy relative to 8 bits."""
     if found is None:
         return []
-    bits = sum(each["bits"] * each["weights"] for each in found["layers"])
-    mean = bits / sum(each["weights"] for each in found["layers"])
     if found["worse"] is None:
         accuracy = f"{_db(found['sqnr_db'])} on {counted(found['samples'], 'sample')}"
     else:
@@ -368,6 +365,13 @@ def _weights(found: Mapping[str, Any] | None) -> list[str]:
             f"{found['worse']} of {counted(found['samples'], 'sample')} labelled worse, {found['right']} right "
             f"({found['right_before']} before)"
         )
+    if not found["layers"]:
+        return [
+            "weights are unchanged: no product multiplies quantized values by constant int8 weights of its own",
+            f"  compared with the same weights: {accuracy}",
+        ]
+    bits = sum(each["bits"] * each["weights"] for each in found["layers"])
+    mean = bits / sum(each["weights"] for each in found["layers"])
     layers = ", ".join(f"{_short(each['node'])} {each['bits']}" for each in found["layers"])
     return [
         f"weights have {mean:.2f} bits on average, {mean / 8:.0%} of int8",

@@ -13,18 +13,23 @@ from compiler.ir.ops import OPS
 from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED, int16_tensors, without_blocks
 from compiler.quantize.ranges import MIN_SCALE, affine_of, power_of_two, stored, symmetric_16
-from compiler.quantize.weights import as_rows, compensated, from_rows, moments_of
+from compiler.quantize.weights import (
+    GIVEN_SCALE_BITS,
+    MAX_BIAS,
+    MAX_WIDE_BIAS,
+    as_rows,
+    compensated,
+    from_rows,
+    moments_of,
+    with_few_bits,
+)
 from compiler.util.scaling import block_factors
 
-#: Maximum magnitude of an int32 bias, which leaves half of the range for the sum of products.
-_MAX_BIAS = 1 << 30
-#: Maximum magnitude of an int64 bias, as in TFLite's kernels for int16 activations.
-_MAX_WIDE_BIAS = 1 << 38
-#: Scales of weights that multiply int16 activations are multiples of a power of two divided by this number.
-_FEW_BITS = 1 << 12
 #: Minimum scale of a channel relative to the largest scale; weights that would need a smaller one have no visible
 #: effect.
 _MIN_RELATIVE_SCALE = 2.0**-20
+#: Largest relative error of a number that is rounded to float32.
+_ROUNDING = 2.0**-24
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ def quantized_weights(
         Mean products of any two elements of the operand that contribute to one output, for each group of channels.
         If given, weights are rounded so that later weights compensate the errors of earlier ones.
     """
-    max_bias, bias_type = (_MAX_WIDE_BIAS, np.int64) if wide else (_MAX_BIAS, np.int32)
+    max_bias = MAX_WIDE_BIAS if wide else MAX_BIAS
     others = tuple(i for i in range(weights.ndim) if i != axis)
     largest = np.abs(weights.astype(np.float64)).max(others)
     largest = largest if per_channel else np.full_like(largest, largest.max())
@@ -76,8 +81,7 @@ def quantized_weights(
     floor = max(float(largest.max()) * _MIN_RELATIVE_SCALE, MIN_SCALE)
     scale = np.maximum(largest / 127, floor).astype(np.float32)
     if wide:
-        mantissa, exponent = np.frexp(scale.astype(np.float64))
-        scale = np.ldexp(np.ceil(mantissa * _FEW_BITS) / _FEW_BITS, exponent).astype(np.float32)
+        scale = with_few_bits(scale)
     shape = [1] * weights.ndim
     shape[axis] = -1
     steps = np.rint(weights.astype(np.float64) / scale.astype(np.float64).reshape(shape))
@@ -90,10 +94,62 @@ def quantized_weights(
     fixed = QuantizedConstant(np.clip(steps, -127, 127).astype(np.int8), q)
     if bias is None:
         return fixed, None
+    return fixed, _quantized_bias(bias, scale, x_scale, per_channel=per_channel, wide=wide)
+
+
+def _quantized_bias(
+    bias: NDArray, scale: NDArray[np.float32], x_scale: float, *, per_channel: bool, wide: bool
+) -> QuantizedConstant:
+    """Quantize a bias with the scale of the products of an activation and weights; `scale` is that of each channel."""
+    largest, dtype = (MAX_WIDE_BIAS, np.int64) if wide else (MAX_BIAS, np.int32)
     product = (np.float32(x_scale) * scale).astype(np.float32)
-    steps = np.clip(np.rint(bias.astype(np.float64) / product.astype(np.float64)), -max_bias, max_bias)
+    steps = np.clip(np.rint(bias.astype(np.float64) / product.astype(np.float64)), -largest, largest)
     q = _per_axis(product, 0) if per_channel else Quantization.per_tensor(float(product[0]))
-    return fixed, QuantizedConstant(steps.astype(bias_type), q)
+    return QuantizedConstant(steps.astype(dtype), q)
+
+
+def kept_weights(
+    given: Tensor, axis: int, *, per_channel: bool, bias: NDArray | None, x_scale: float, wide: bool
+) -> tuple[QuantizedConstant, QuantizedConstant | None] | None:
+    """Return the integers and scales that weights have in the model, and the bias with the scale of the products.
+
+    A channel whose integers are all zero gets a scale in which its bias is exact, since tools write any scale for it.
+    Scales of weights that multiply int16 activations are rounded to few significant bits.
+
+    Parameters
+    ----------
+    given : Tensor
+        Constant int8 weights with zero points of 0.
+    axis, per_channel, bias, x_scale, wide
+        As for `quantized_weights`.
+
+    Returns
+    -------
+    weights, bias
+        None if the scales are not those of output channels, or if a scale is too small or the bias too large for them.
+    """
+    q, data = given.quantization, given.data
+    assert q is not None and data is not None
+    if not (q.whole or (q.axis == axis and per_channel)):
+        return None
+    scale = np.broadcast_to(np.array(q.scale, np.float32), data.shape[axis]).copy()
+    required = np.zeros(len(scale))
+    if bias is not None:
+        largest = MAX_WIDE_BIAS if wide else MAX_BIAS
+        required = np.abs(bias.astype(np.float64)) / (x_scale * largest)
+    if not q.whole:
+        empty = ~data.any(tuple(i for i in range(data.ndim) if i != axis))
+        least = np.maximum(required, max(float(scale.max()) * _MIN_RELATIVE_SCALE, MIN_SCALE))
+        scale[empty] = least.astype(np.float32)[empty]
+    if wide:
+        scale = with_few_bits(scale, GIVEN_SCALE_BITS)
+    if (scale < np.maximum(required, MIN_SCALE) * (1 - _ROUNDING)).any():
+        return None
+    own = Quantization.per_tensor(float(scale[0])) if q.whole else _per_axis(scale, axis)
+    fixed = QuantizedConstant(data, own)
+    if bias is None:
+        return fixed, None
+    return fixed, _quantized_bias(bias, scale, x_scale, per_channel=not q.whole, wide=wide)
 
 
 def expected_error(
@@ -179,6 +235,8 @@ class Rewriter:
     values : list of dict
         Values of the float graph for some samples, with which the errors of weights that multiply int16 values are
         compensated; empty: weights are rounded to the nearest step.
+    given : dict
+        Integers, by name, of which float weights consist in the model (`without_hybrids`), which are kept.
 
     Attributes
     ----------
@@ -198,10 +256,12 @@ class Rewriter:
         states: Collection[str] = (),
         int16: Collection[str] = (),
         values: Sequence[Mapping[str, NDArray]] = (),
+        given: Mapping[str, Tensor] | None = None,
     ):
         self.graph = without_blocks(graph, lambda node: node.name not in int16)
         self.kept, self.quantization, self.per_channel = kept, quantization, per_channel
         self.means, self.states, self.int16, self.values = means, states, int16, values
+        self.given = given or {}
         self.wide = int16_tensors(graph, int16, kept) | set(states)
         self.build = GraphBuilder(graph.name)
         self.reasons: dict[str, str] = {}
@@ -316,15 +376,19 @@ class Rewriter:
             "x_scale": x.quantization.scale[0],
             "wide": x.dtype == "int16",
         }
-        if x.dtype == "int16":
-            form["moments"] = moments_of(node, exact, [each[first] for each in self.values])
-        weights, fixed = quantized_weights(exact, axis, bias=bias, **form)
         names = [*node.inputs[1:], f"{node.name}:bias"][:2]
-        error = self._expected_error(node, weights, exact)
-        if error is not None and error.any():
-            corrected = (-error if bias is None else bias - error).astype(np.float32)
-            weights, fixed = quantized_weights(exact, axis, bias=corrected, **form)
-            names[1] = f"{node.name}:bias"
+        own = self.given.get(node.inputs[1])
+        found = None if own is None else kept_weights(own, axis, bias=bias, **form)
+        if found is None:
+            if x.dtype == "int16":
+                form["moments"] = moments_of(node, exact, [each[first] for each in self.values])
+            found = quantized_weights(exact, axis, bias=bias, **form)
+            error = self._expected_error(node, found[0], exact)
+            if error is not None and error.any():
+                corrected = (-error if bias is None else bias - error).astype(np.float32)
+                found = quantized_weights(exact, axis, bias=corrected, **form)
+                names[1] = f"{node.name}:bias"
+        weights, fixed = found
         parts = [weights] if fixed is None else [weights, fixed]
         return [x, *(self._constant(n, part) for n, part in zip(names, parts, strict=False))]
 
@@ -335,11 +399,11 @@ class Rewriter:
         assert values is not None and scales is not None and x.quantization is not None
         bias, x_scale = given[0] if given else np.zeros(len(values)), x.quantization.scale[0]
         assert bias is not None
-        least = np.maximum(np.abs(bias.astype(np.float64)) / (x_scale * _MAX_BIAS), MIN_SCALE)
+        least = np.maximum(np.abs(bias.astype(np.float64)) / (x_scale * MAX_BIAS), MIN_SCALE)
         found = block_factors(values, scales, node.attributes["block"], least)
         assert found is not None  # other nodes have become dense nodes
         product = (np.float32(x_scale) * found.scales).astype(np.float32)
-        steps = np.clip(np.rint(bias / product.astype(np.float64)), -_MAX_BIAS, _MAX_BIAS).astype(np.int32)
+        steps = np.clip(np.rint(bias / product.astype(np.float64)), -MAX_BIAS, MAX_BIAS).astype(np.int32)
         constants = (
             QuantizedConstant(found.values, _per_axis(found.scales, 0)),
             QuantizedConstant(found.factors, IDENTITY),

@@ -1,19 +1,21 @@
 """Rounding of weights to few bits: scales, error compensation, and scaling by the activations."""
 
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from compiler.ir.graph import Graph, Node, rebuild, unused_name
 from compiler.ir.tensor import Tensor
+from compiler.quantize.plan import without_hybrids
 from compiler.quantize.ranges import Calibration, samples_of, with_states
 from compiler.reference import evaluate
-from hw.errors import InputError
+from compiler.util import checks
+from hw.errors import InputError, shown
 
 Real = NDArray[np.float64]
 #: What names a matrix of a model.
@@ -23,6 +25,8 @@ Name = TypeVar("Name", bound=Hashable)
 MIN_BITS, MAX_BITS = 2, 8
 #: Weights after which the errors of all previous ones are applied to the rest at once.
 _COMPENSATED_TOGETHER = 128
+#: Largest difference of two moments that should be equal, relative to the largest moment.
+_ASYMMETRY = 1e-4
 #: Regularization of moments, relative to their mean diagonal, which limits the compensation by few samples.
 _DAMPING = 0.01
 #: The same for the moments of gradients, which vary more from sample to sample.
@@ -33,6 +37,14 @@ _FRACTIONS = np.linspace(1.0, 0.5, 26)
 _SWEEPS = 4
 #: Largest scale of a group of weights, an unsigned 8-bit integer.
 _MAX_GROUP_SCALE = 255
+#: Maximum magnitude of an int32 bias, which leaves half of the range for the sum of products, and of an int64 bias, as
+#: in TFLite's kernels for int16 activations.
+MAX_BIAS, MAX_WIDE_BIAS = 1 << 30, 1 << 38
+#: Significant bits of the scales that are chosen for weights that multiply int16 activations, and of those of a model.
+_SCALE_BITS, GIVEN_SCALE_BITS = 12, 15
+#: Least scale of an output, the smallest normal float32 number, and largest magnitude of a weight, at which the real
+#: numbers of rounded weights are finite.
+_LEAST_UNIT, _MAX_WEIGHT = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max) / 2
 #: Patterns of pruned weights, and share of zeros from which weights count as pruned; other weights have at most 10%.
 PATTERNS, _PRUNED = ("2:4", "tiles"), 0.2
 #: Decay of the mean gradients and mean squared gradients in `tune_groups`.
@@ -51,9 +63,9 @@ def weight_range(bits: int) -> tuple[int, int]:
     InputError
         The number of bits is not an integer from 2 to 8.
     """
-    if type(bits) is not int or not MIN_BITS <= bits <= MAX_BITS:
-        raise InputError(f"bits must be an integer from {MIN_BITS} to {MAX_BITS}, not {bits!r}")
-    high = (1 << (bits - 1)) - 1
+    if not checks.is_integer(bits) or not MIN_BITS <= bits <= MAX_BITS:
+        raise InputError(f"bits must be an integer from {MIN_BITS} to {MAX_BITS}, not {shown(bits)}")
+    high = (1 << (int(bits) - 1)) - 1
     return (-high if bits == MAX_BITS else -high - 1), high
 
 
@@ -91,6 +103,16 @@ def steps_of_rows(weights: NDArray, bits: int, importance: Real | None = None) -
         best = np.where(errors < least, step[:, 0], best)
         least = np.minimum(errors, least)
     return np.asarray(best)
+
+
+def with_few_bits(scales: NDArray, bits: int = _SCALE_BITS) -> NDArray[np.float32]:
+    """Return positive scales, rounded up to few significant bits.
+
+    LiteRT multiplies sums of products of int16 by 16-bit multipliers, which represent scales of up to 15 bits exactly
+    if those of the activations are powers of two.
+    """
+    mantissa, exponent = np.frexp(scales.astype(np.float64))
+    return np.ldexp(np.ceil(mantissa * (1 << bits)), exponent - bits).astype(np.float32)
 
 
 def compensated(weights: Real, moments: Real, scale: Real, low: int = -127, high: int = 127) -> Real:
@@ -155,12 +177,12 @@ def _stay_zero(weights: Real) -> NDArray[np.bool_]:
 
 
 def prune_mask(
-    weights: NDArray,
+    weights: ArrayLike,
     pattern: str,
     *,
     share: float = 0.5,
     tile: int = 16,
-    importance: NDArray | None = None,
+    importance: ArrayLike | None = None,
 ) -> NDArray[np.bool_]:
     """Return which weights of a product remain if it is pruned.
 
@@ -177,7 +199,8 @@ def prune_mask(
     tile : int
         Outputs and inputs of a tile: N of the machine.
     importance : array or None
-        Factor of the square of each weight, of the same shape, by which weights are compared; None for 1.
+        Factor of the square of each weight, by which weights are compared, in a shape that broadcasts to that of the
+        weights; None for 1.
 
     Returns
     -------
@@ -187,12 +210,20 @@ def prune_mask(
     Raises
     ------
     InputError
-        The pattern is unknown, a number is out of range, or the weights do not have two or four dimensions.
+        The pattern is unknown, a number is out of range, the weights are not finite numbers in two or four dimensions,
+        or the importance does not fit them.
     """
     check_pattern(pattern, share, tile)
-    if weights.ndim not in (2, 4):
-        raise InputError(f"weights must have two or four dimensions, not the shape {list(weights.shape)}")
-    score = np.square(weights.astype(np.float64)) * (1.0 if importance is None else importance)
+    exact = _finite("weights", weights)
+    if exact.ndim not in (2, 4) or not exact.size:
+        raise InputError(f"weights must have two or four dimensions, not the shape {list(exact.shape)}")
+    factors = np.ones(()) if importance is None else _finite("importance", importance)
+    try:
+        score = np.square(exact) * np.broadcast_to(factors, exact.shape)
+    except ValueError:
+        raise InputError(
+            f"importance of shape {list(factors.shape)} must fit weights of shape {list(exact.shape)}"
+        ) from None
     inputs = score.shape[-1]
     if pattern == "2:4":
         padded = np.full((*score.shape[:-1], -(-inputs // 4) * 4), -1.0)
@@ -208,6 +239,14 @@ def prune_mask(
     return wide[: len(score), ..., :inputs]
 
 
+def _finite(name: str, values: ArrayLike) -> Real:
+    """Return real numbers as a float64 array; raise InputError for others."""
+    made = checks.array(name, values).astype(np.float64)
+    if not np.isfinite(made).all():
+        raise InputError(f"{name} must be finite numbers")
+    return made
+
+
 def check_pattern(pattern: str, share: float, tile: int) -> None:
     """Check the arguments of `prune_mask`.
 
@@ -218,10 +257,9 @@ def check_pattern(pattern: str, share: float, tile: int) -> None:
     """
     if pattern not in PATTERNS:
         raise InputError(f"pattern must be {' or '.join(map(repr, PATTERNS))}, not {pattern!r}")
-    if not 0 <= share <= 1:
-        raise InputError(f"share must be from 0 to 1, not {share!r}")
-    if type(tile) is not int or tile < 1:
-        raise InputError(f"tile must be an integer of at least 1, not {tile!r}")
+    if not checks.is_number(share) or not 0 <= share <= 1:
+        raise InputError(f"share must be a number from 0 to 1, not {shown(share)}")
+    checks.integer("tile", tile, 1)
 
 
 def pruned(
@@ -384,12 +422,12 @@ class GroupWeights:
 
 
 def quantize_groups(
-    weights: NDArray,
+    weights: ArrayLike,
     bits: int = 4,
     *,
     group: int = 32,
-    moments: Real | None = None,
-    gradients: Real | None = None,
+    moments: ArrayLike | None = None,
+    gradients: ArrayLike | None = None,
 ) -> GroupWeights:
     """Quantize a matrix of weights with a scale for each group of the reduction and output.
 
@@ -410,20 +448,23 @@ def quantize_groups(
     Raises
     ------
     InputError
-        `bits` or `group` is out of range, the weights are not a finite matrix, or moments do not fit them.
+        `bits` or `group` is out of range, the weights are not a matrix of finite numbers that float32 represents, or
+        moments or gradients do not fit them or are not positive semidefinite.
     """
-    low, high = weight_range(bits)
-    exact = np.asarray(weights, np.float64)
-    if type(group) is not int or group < 1:
-        raise InputError(f"group must be an integer of at least 1, not {group!r}")
-    if exact.ndim != 2 or not exact.size or not np.isfinite(exact).all():
+    (low, high), bits, group = weight_range(bits), int(bits), checks.integer("group", group, 1)
+    exact = _finite("weights", weights)
+    if exact.ndim != 2 or not exact.size:
         raise InputError(
             f"weights must be a matrix of finite numbers, not an array of shape {list(exact.shape)}"
         )
-    _check_moments("moments", moments, exact.shape[1])
-    _check_moments("gradients", gradients, exact.shape[0])
+    if np.abs(exact).max() > _MAX_WEIGHT:
+        raise InputError(
+            f"weights must be at most {_MAX_WEIGHT:.3g}, so that float32 represents them, not {np.abs(exact).max():.3g}"
+        )
     if gradients is not None and moments is None:
         raise InputError("gradients must come with moments")
+    moments = _checked_moments("moments", moments, exact.shape[1])
+    gradients = _checked_moments("gradients", gradients, exact.shape[0])
     importance = None if moments is None else np.diag(moments)
     parts = [slice(start, start + group) for start in range(0, exact.shape[1], group)]
     ideal = [
@@ -433,7 +474,8 @@ def quantize_groups(
     ]
     real = np.stack(ideal, 1)
     largest = real.max(1)
-    unit = (np.where(largest > 0, largest, 1.0) / _MAX_GROUP_SCALE).astype(np.float32)
+    unit = np.where(largest > 0, np.maximum(largest / _MAX_GROUP_SCALE, _LEAST_UNIT), 1 / _MAX_GROUP_SCALE)
+    unit = unit.astype(np.float32)
     scales = np.clip(np.rint(real / unit[:, None].astype(np.float64)), 1, _MAX_GROUP_SCALE).astype(np.uint8)
     made = GroupWeights(np.zeros(exact.shape, np.int8), scales, unit, group, bits)
     steps = made.steps
@@ -489,15 +531,19 @@ def tune_groups(
     InputError
         `steps` or `rate` is out of range, the names or shapes differ, or a gradient is not finite.
     """
-    if type(steps) is not int or steps < 1:
-        raise InputError(f"steps must be an integer of at least 1, not {steps!r}")
-    if not 0 < rate < math.inf:
-        raise InputError(f"rate must be a positive number, not {rate!r}")
-    _check_matrices("exact", {name: each.values for name, each in made.items()}, exact)
-    tuned = {name: _Tuned(each, exact[name]) for name, each in made.items()}
+    steps = checks.integer("steps", steps, 1)
+    if not checks.is_number(rate) or not 0 < rate < math.inf:
+        raise InputError(f"rate must be a positive number, not {shown(rate)}")
+    checks.of_type("made", made, Mapping, "a dict of GroupWeights by name")
+    for each in made.values():
+        checks.of_type("each of made", each, GroupWeights, "a GroupWeights")
+    if not callable(gradients):
+        raise InputError(f"gradients must be a function, not {shown(gradients)}")
+    real = _matrices("exact", {name: each.values for name, each in made.items()}, exact)
+    tuned = {name: _Tuned(each, real[name]) for name, each in made.items()}
     for step in range(steps):
-        found = gradients({name: each.rounded().dequantized() for name, each in tuned.items()})
-        _check_matrices("gradients", exact, found)
+        given = gradients({name: each.rounded().dequantized() for name, each in tuned.items()})
+        found = _matrices("gradients", real, given)
         for name, each in tuned.items():
             each.change(found[name], rate * (1 + math.cos(math.pi * step / steps)) / 2)
     return {name: each.rounded() for name, each in tuned.items()}
@@ -510,15 +556,15 @@ class _Tuned:
     ----------
     made : GroupWeights
         Quantized weights to start from.
-    exact : (outputs, products) array
+    exact : (outputs, products) float64 array
         The same weights before quantization.
     """
 
-    def __init__(self, made: GroupWeights, exact: NDArray):
+    def __init__(self, made: GroupWeights, exact: Real):
         self._made, self._steps = made, made.steps
         integers = made.values.astype(np.float64)
         distance = np.clip(exact / self._steps - integers, -_START_DISTANCE, _START_DISTANCE)
-        self._real, self._free = integers + distance, ~_stay_zero(exact.astype(np.float64))
+        self._real, self._free = integers + distance, ~_stay_zero(exact)
         self._mean, self._square, self._count = np.zeros_like(integers), np.zeros_like(integers), 0
 
     def rounded(self) -> GroupWeights:
@@ -537,19 +583,24 @@ class _Tuned:
         self._real = np.clip(self._real - rate * change, low - _RANGE_DISTANCE, high + _RANGE_DISTANCE)
 
 
-def _check_matrices(name: str, wanted: Mapping[Name, NDArray], given: Mapping[Name, NDArray]) -> None:
-    """Raise InputError unless the given matrices have the names and shapes of others and are finite."""
+def _matrices(name: str, wanted: Mapping[Name, NDArray], given: Any) -> dict[Name, Real]:
+    """Return matrices; raise InputError unless they have the names and shapes of others and are finite."""
+    checks.of_type(name, given, Mapping, "a dict of arrays by name")
     if given.keys() != wanted.keys():
         raise InputError(f"{name} must have the matrices {list(wanted)}, not {list(given)}")
-    for key, each in given.items():
-        if np.shape(each) != wanted[key].shape or not np.isfinite(each).all():
+    made: dict[Name, Real] = {}
+    for key in wanted:
+        each = checks.array(f"{name} of {key!r}", given[key])
+        if each.shape != wanted[key].shape or not np.isfinite(each).all():
             shape = " x ".join(map(str, wanted[key].shape))
             raise InputError(f"{name} of {key!r} must be {shape} finite numbers")
+        made[key] = each.astype(np.float64)
+    return made
 
 
 def group_weights(
     graph: Graph,
-    nodes: Collection[str] | None = None,
+    nodes: Sequence[str] | None = None,
     *,
     bits: int = 4,
     group: int = 32,
@@ -565,7 +616,7 @@ def group_weights(
     ----------
     graph : Graph
         A float model.
-    nodes : collection of str or None
+    nodes : sequence of str or None
         Names of such nodes; None: all with constant weights whose number of products is a multiple of `group`.
     bits, group : int
         As in `quantize_groups`.
@@ -576,15 +627,20 @@ def group_weights(
     Raises
     ------
     InputError
-        `bits` or `group` is out of range, a name is not that of such a node with constant float weights, or the samples
-        do not match the inputs.
+        `bits` or `group` is out of range, a name is not that of such a node with constant float weights, the samples
+        do not match the inputs, or the graph is not a Graph.
     """
+    checks.of_type("graph", graph, Graph, "a Graph, for example of compiler.frontends.model.read_model")
+    weight_range(bits)
+    group = checks.integer("group", group, 1)
+    nodes = None if nodes is None else checks.texts("nodes", nodes)
+    graph, _ = without_hybrids(graph)
     chosen = [
         node
         for node in graph
         if (node.op == "dense" or _is_pointwise(graph, node))
         and all(tensor.data is not None and tensor.dtype == "float32" for tensor in graph.ins(node)[1:])
-        and (graph.ins(node)[1].shape[-1] % max(group, 1) == 0 if nodes is None else node.name in nodes)
+        and (graph.ins(node)[1].shape[-1] % group == 0 if nodes is None else node.name in nodes)
     ]
     for name in {*(nodes or ())} - {node.name for node in chosen}:
         raise InputError(
@@ -620,10 +676,25 @@ def _is_pointwise(graph: Graph, node: Node) -> bool:
     return graph.ins(node)[1].shape[1:3] == (1, 1) == tuple(node.attributes["strides"])
 
 
-def _check_moments(name: str, moments: Real | None, size: int) -> None:
-    """Raise InputError unless moments, if given, are a finite matrix with `size` rows and columns."""
-    if moments is not None and (np.shape(moments) != (size, size) or not np.isfinite(moments).all()):
-        raise InputError(f"{name} must be {size} x {size} finite numbers")
+def _checked_moments(name: str, moments: ArrayLike | None, size: int) -> Real | None:
+    """Return moments as an array; raise InputError unless they are a positive semidefinite matrix of `size` rows."""
+    if moments is None:
+        return None
+    if np.shape(moments) != (size, size):
+        raise InputError(
+            f"{name} must be {size} x {size} finite numbers, not of shape {list(np.shape(moments))}"
+        )
+    made = _finite(name, moments)
+    symmetric = np.abs(made - made.T).max() <= _ASYMMETRY * np.abs(made).max()
+    try:
+        np.linalg.cholesky(damped(made))
+    except np.linalg.LinAlgError:
+        symmetric = False
+    if not symmetric or np.diag(made).min() < 0:
+        raise InputError(
+            f"{name} must be a symmetric, positive semidefinite matrix: mean products of elements"
+        )
+    return made
 
 
 @dataclass(frozen=True)
@@ -674,7 +745,28 @@ def activation_scales(
     -------
     (products,) float64 array
         Factors with a geometric mean of 1; all 1 if no scaling reduces the error.
+
+    Raises
+    ------
+    InputError
+        There are no readers, or their moments or gradients do not fit them or are not positive semidefinite.
+
+    Examples
+    --------
+    >>> readers = [WeightReader(weights, moments) for weights in (query, key, value)]
+    >>> factors = activation_scales(
+    ...     readers, lambda each: quantize_groups(each.weights, moments=each.moments).dequantized()
+    ... )
+    >>> gain, query = gain / factors, query * factors  # also key and value
     """
+    if not readers:
+        raise InputError("readers must be at least one WeightReader")
+    products = readers[0].weights.shape[-1]
+    for each in readers:
+        if _finite("weights", each.weights).ndim != 2:
+            raise InputError(f"weights must be a matrix, not an array of shape {list(each.weights.shape)}")
+        _checked_moments("moments", each.moments, products)
+        _checked_moments("gradients", each.gradients, len(each.weights))
     total = sum(each.moments * _importance(each) for each in readers)
     upper = np.linalg.cholesky(np.linalg.inv(damped(np.asarray(total), share)))
     deviation = 1 / np.diag(upper)

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,16 @@ def _number(name: str, value: Any) -> float:
 _CALIBRATION = "a dict of arrays by the names of the inputs, or a list of samples"
 
 
+def is_integer(value: Any) -> bool:
+    """Return True for integers of Python and numpy, but not for truth values."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Return True for real numbers of Python and numpy, but not for truth values."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def of_type(name: str, value: Any, kinds: type | tuple[type, ...], right: str) -> Any:
     """Check that an argument has one of the given types and return it; `right` describes valid values in messages.
 
@@ -219,20 +230,21 @@ def sizes(given: Any) -> dict[str, int] | None:
     return {key: integer(f"size of {key!r}", value, 1) for key, value in given.items()}
 
 
-def calibration(given: Any) -> Any:
-    """Convert calibration samples, given as a dict, a list or an array, to arrays; raise InputError for other types."""
+def calibration(given: Any, name: str = "calibration") -> Any:
+    """Convert calibration samples, given as a dict, a list or an array, to arrays; raise InputError for other types.
+
+    `name` is that of the argument.
+    """
     if given is None:
         return None
     if isinstance(given, Mapping):
-        return arrays("calibration", given)
+        return arrays(name, given)
     if isinstance(given, np.ndarray) and given.ndim:
-        return array("calibration", given)
+        return array(name, given)
     if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
-        raise InputError(f"calibration must be {_CALIBRATION}, not {shown(given)}")
+        raise InputError(f"{name} must be {_CALIBRATION}, not {shown(given)}")
     return [
-        arrays("calibration", sample)
-        if isinstance(sample, Mapping)
-        else array("a calibration sample", sample)
+        arrays(name, sample) if isinstance(sample, Mapping) else array(f"a sample of {name}", sample)
         for sample in given
     ]
 

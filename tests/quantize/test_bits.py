@@ -10,7 +10,7 @@ import compiler
 from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.options import AccuracyBudget
-from compiler.quantize import QuantizationReport, WeightNarrower, fit_bits, quantize
+from compiler.quantize import QuantizationReport, WeightNarrower, fit_bits, group_weights, quantize
 from compiler.quantize.bits import bit_steps
 from compiler.quantize.report import OutputErrors, summary
 from compiler.quantize.weights import weight_range
@@ -248,6 +248,19 @@ def test_wrong_budgets_are_rejected(arguments, text) -> None:
         AccuracyBudget(**arguments)
 
 
+def test_budgets_may_be_numbers_of_numpy() -> None:
+    assert AccuracyBudget(worse=np.int64(2), labels=np.arange(3)) == AccuracyBudget(worse=2, labels=(0, 1, 2))  # type: ignore[arg-type]
+    assert AccuracyBudget(sqnr_db=np.float32(30)) == AccuracyBudget(sqnr_db=30.0)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="worse must be an integer of at least 0, not True"):
+        AccuracyBudget(worse=True, labels=[0])
+
+
+def test_samples_of_equal_elements_are_rejected(quantized) -> None:
+    zeros = {"x": np.zeros((4, *IMAGE), np.float32)}
+    with pytest.raises(InputError, match=r"all elements of the calibration samples are 0\.0"):
+        fit_bits(quantized, zeros, AccuracyBudget(sqnr_db=30))
+
+
 def test_unsuitable_models_samples_and_labels_are_rejected(tmp_path, floats, quantized) -> None:
     budget = AccuracyBudget(sqnr_db=30.0)
     with pytest.raises(InputError, match="needs calibration samples"):
@@ -258,7 +271,89 @@ def test_unsuitable_models_samples_and_labels_are_rejected(tmp_path, floats, qua
         fit_bits(quantized, SAMPLES[:2], AccuracyBudget(worse=1, labels=[0]))
     with pytest.raises(InputError, match=r"labels must be 0..\d+, not 100000"):
         fit_bits(quantized, SAMPLES[:1], AccuracyBudget(worse=1, labels=[100000]))
-    with pytest.raises(InputError, match="no products of int8 values with constant int8 weights"):
+    with pytest.raises(InputError, match="must be quantized first"):
         fit_bits(floats, SAMPLES[:1], budget)
     with pytest.raises(InputError, match="'nothing' is not a product"):
         WeightNarrower(quantized, SAMPLES[:1], "reference").narrowed({"nothing": 4})
+
+
+def dense_graph(rng: np.random.Generator, dtype: str, zeros: bool = False, limit: int = 127) -> Graph:
+    """Return a dense layer with activations of a type, and weights that may have zero points."""
+    wide = dtype == "int16"
+    activation = Quantization.per_tensor(2.0**-9 if wide else 0.02, {"uint8": 120, "int8": -5}.get(dtype, 0))
+    scales = rng.uniform(0.5, 1, 24).astype(np.float32) * (0.01 if limit > 7 else 0.1)
+    points = tuple(int(each) for each in rng.integers(-3, 4, 24)) if zeros else (0,) * 24
+    weights = Quantization(tuple(map(float, scales)), points, 0)
+    product = tuple(float(np.float32(activation.scale[0]) * each) for each in scales)
+    values = rng.integers(-limit - (limit < 127), limit + 1, (24, 64)).astype(np.int8)
+    bias = rng.integers(-2000, 2000, 24).astype("int64" if wide else "int32")
+    out = Quantization.per_tensor(2.0**-7 if wide else 0.15, activation.zero_point[0])
+    graph = Graph("dense")
+    graph.add_input(Tensor("x", (4, 64), dtype, activation))
+    graph.add_tensor(Tensor("w", values.shape, "int8", weights, values))
+    graph.add_tensor(Tensor("b", bias.shape, bias.dtype.name, Quantization(product, (0,) * 24, 0), bias))
+    graph.add_tensor(Tensor("y", (4, 24), dtype, out))
+    graph.add_node(Node("product", "dense", ("x", "w", "b"), ("y",), {}))
+    return graph.finish(["y"])
+
+
+def stored_samples(graph: Graph, rng: np.random.Generator) -> list[dict[str, np.ndarray]]:
+    """Return samples of the input x with normally distributed real values."""
+    x = graph.tensors["x"]
+    assert x.quantization is not None
+    limits, (scale,), (zero,) = np.iinfo(x.dtype), x.quantization.scale, x.quantization.zero_point
+    values = np.rint(rng.normal(size=(12, *x.shape)) / scale) + zero
+    return [{"x": each} for each in np.clip(values, limits.min, limits.max).astype(x.dtype)]
+
+
+@pytest.mark.parametrize("zeros", [False, True], ids=["symmetric", "zero points"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_weights_of_any_quantized_activations_lose_bits(dtype: str, zeros: bool, rng) -> None:
+    graph = dense_graph(rng, dtype, zeros, limit=120)
+    samples = stored_samples(graph, rng)
+    budget = AccuracyBudget(sqnr_db=25)
+    rounding = "reference" if dtype == "int16" else "onnxruntime"
+    made, report = fit_bits(graph, samples, budget, rounding=rounding, lanes=8)
+    (layer,) = report.layers
+    assert 3 <= layer.bits <= 7 and report.sqnr_db is not None and report.sqnr_db >= 25
+    weights = made.ins(made.nodes["product"])[1]
+    assert weights.data is not None and weights.quantization is not None
+    low, high = weight_range(layer.bits)
+    assert (
+        low <= weights.data.min() and weights.data.max() <= high and not any(weights.quantization.zero_point)
+    )
+    errors = OutputErrors()
+    meaning = graph.tensors["y"].quantization
+    assert meaning is not None
+    for sample in samples:
+        errors.add(*(meaning.dequantized(evaluate(g, sample, rounding=rounding)["y"]) for g in (graph, made)))
+    assert errors.sqnr_db == pytest.approx(report.sqnr_db, abs=0.01)
+    network = compiler.compile(graph, "n8", rounding=rounding, calibration=samples, accuracy_budget=budget)
+    assert np.array_equal(network(**samples[0])["y"], evaluate(made, samples[0], rounding=rounding)["y"])
+
+
+def test_weights_of_few_bits_keep_their_integers(rng) -> None:
+    graph = dense_graph(rng, "int8", limit=7)
+    made, report = fit_bits(graph, stored_samples(graph, rng), AccuracyBudget(sqnr_db=60), lanes=8)
+    assert [each.bits for each in report.layers] == [4] and report.sqnr_db is None
+    assert made.tensors["w"] is graph.tensors["w"]
+
+
+def test_a_model_without_weights_to_change_meets_any_budget(rng) -> None:
+    """Weights with scales for blocks only; a product of two activations."""
+    grouped = group_weights(perceptron(rng))
+    samples = {"x": rng.normal(size=(6, 4, 96)).astype(np.float32)}
+    network = compiler.compile(grouped, "n8", calibration=samples, accuracy_budget=AccuracyBudget(sqnr_db=30))
+    assert network.quantization is not None and network.quantization.weights is not None
+    report = network.quantization.weights
+    assert report.layers == () and report.sqnr_db is None and report.samples == 6 and report.mean_bits == 8
+    lines = summary(network.quantization.document())
+    assert lines[-2].startswith("weights are unchanged: no product ")
+    assert "exact on 6 samples" in lines[-1]
+    graph, _ = quantize(grouped, samples)
+    labels = [0] * 6
+    budget = AccuracyBudget(worse=0, labels=labels)
+    made, found = fit_bits(graph, samples, budget)
+    assert (found.worse, found.changed, found.layers) == (0, 0, ()) and list(made) == list(graph)
+    restored = QuantizationReport.from_document(json.loads(json.dumps(network.quantization.document())))
+    assert restored == network.quantization

@@ -2,14 +2,16 @@
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from numpy.typing import NDArray
 
 import compiler
 from compiler.ir.graph import Graph
-from compiler.quantize import WeightNarrower, prune_mask, quantize
+from compiler.quantize import WeightNarrower, group_weights, prune_mask, quantize
 from compiler.quantize.weights import output_error, pruned
 from compiler.reference import evaluate
 from compiler.runtime.session import Session, dram_bytes
@@ -196,8 +198,14 @@ def test_cycles_fall_with_the_share_of_tiles(tmp_path: Path, rng: np.random.Gene
     ("arguments", "text"),
     [
         ({"pattern": "1:2"}, "pattern must be '2:4' or 'tiles'"),
-        ({"pattern": "tiles", "share": 1.5}, "share must be from 0 to 1"),
-        ({"tile": 0}, "tile must be an integer of at least 1"),
+        ({"pattern": "tiles", "share": 1.5}, "share must be a number from 0 to 1"),
+        ({"pattern": "tiles", "share": "0.5"}, "share must be a number from 0 to 1, not '0.5'"),
+        ({"tile": 0}, "tile must be at least 1, not 0"),
+        (
+            {"samples": 4},
+            "samples must be a dict of arrays by the names of the inputs, or a list of samples, not 4",
+        ),
+        ({"keep": "conv2d"}, "keep must be a list of names, not 'conv2d'"),
         ({"keep": ["nothing"]}, "there is no layer 'nothing'"),
         ({"train": print}, "only a torch.nn.Module can be trained"),
     ],
@@ -213,5 +221,57 @@ def test_layers_that_are_kept(dense: Layers, tmp_path: Path) -> None:
     names = [each.name for each in graph if each.op == "dense"]
     made = compiler.prune(graph, keep=names[:1])
     assert np.array_equal(*(each.tensors[graph.nodes[names[0]].inputs[1]].data for each in (graph, made)))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="no dense layer or convolution"):
+    with pytest.raises(
+        InputError, match=f"no dense layer or convolution to prune; '{names[0]}' has a name in keep"
+    ):
         compiler.prune(graph, keep=names)
+
+
+@pytest.mark.parametrize("given", [5, None, onnx.ModelProto()])
+def test_models_that_are_not_models(given: object) -> None:
+    with pytest.raises(
+        InputError, match="a model must be a file, module:function, a graph or a PyTorch module"
+    ):
+        compiler.prune(given)
+
+
+def test_reasons_why_there_is_nothing_to_prune(dense: Layers, tmp_path: Path) -> None:
+    graph = network(tmp_path / "dense", dense)
+    with pytest.raises(InputError, match="has integer weights with scales for blocks, which are not float32"):
+        compiler.prune(group_weights(graph))
+    samples = [{"x": numbers(1, 64, seed=i)} for i in range(2)]
+    with pytest.raises(InputError, match=r"to prune; '.*' has weights of int8, not float32"):
+        compiler.prune(quantize(graph, samples)[0])
+    with pytest.raises(InputError, match=r"to prune; '.*' has no more than one tile of weights"):
+        compiler.prune(graph, "tiles", tile=128)
+
+
+@pytest.mark.parametrize(
+    ("weights", "arguments", "text"),
+    [
+        (
+            np.ones((4, 8)),
+            {"pattern": "tiles", "share": None},
+            "share must be a number from 0 to 1, not None",
+        ),
+        (
+            np.ones((4, 8)),
+            {"importance": np.ones(3)},
+            r"importance of shape \[3\] must fit weights of shape \[4, 8\]",
+        ),
+        ([["a"]], {}, "weights must be an array of numbers"),
+        (np.full((4, 8), np.nan), {}, "weights must be finite numbers"),
+        (np.ones(4), {}, "weights must have two or four dimensions"),
+    ],
+)
+def test_wrong_arguments_of_masks(weights: NDArray, arguments: dict, text: str) -> None:
+    given: dict[str, Any] = {"pattern": "2:4"} | arguments
+    with pytest.raises(InputError, match=text):
+        prune_mask(weights, **given)
+
+
+def test_masks_of_lists() -> None:
+    assert prune_mask([[1, 4, 3, 2], [5, 0, 1, 6]], "2:4").tolist() == [
+        [False, True, True, False],
+        [True, False, False, True],
+    ]

@@ -305,8 +305,13 @@ def test_zeros_of_pruned_weights_stay_zero_when_tuned() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"steps": 0}, "steps must be an integer of at least 1, not 0"),
+        ({"steps": 0}, "steps must be at least 1, not 0"),
         ({"rate": 0.0}, "rate must be a positive number, not 0.0"),
+        ({"rate": "x"}, "rate must be a positive number, not 'x'"),
+        ({"exact": [np.ones((2, 4))]}, "exact must be a dict of arrays by name, not"),
+        ({"gradients": 3}, "gradients must be a function, not 3"),
+        ({"gradients": lambda _: None}, "gradients must be a dict of arrays by name, not None"),
+        ({"gradients": lambda _: {"w": "x"}}, "gradients of 'w' must be an array of numbers, not 'x'"),
         ({"exact": {"v": np.ones((2, 4))}}, r"exact must have the matrices \['w'\], not \['v'\]"),
         ({"exact": {"w": np.ones((2, 3))}}, "exact of 'w' must be 2 x 4 finite numbers"),
         ({"gradients": lambda _: {}}, r"gradients must have the matrices \['w'\], not \[\]"),
@@ -343,15 +348,63 @@ def test_activation_scales_give_elements_that_matter_finer_steps() -> None:
     [
         ({"bits": 1}, "bits must be an integer from 2 to 8, not 1"),
         ({"bits": 4.0}, "bits must be an integer from 2 to 8, not 4.0"),
-        ({"group": 0}, "group must be an integer of at least 1, not 0"),
+        ({"group": 0}, "group must be at least 1, not 0"),
+        ({"group": "a"}, "group must be an integer of at least 1, not 'a'"),
         ({"weights": np.zeros(4)}, "weights must be a matrix of finite numbers"),
-        ({"weights": np.full((2, 4), np.nan)}, "weights must be a matrix of finite numbers"),
+        ({"weights": np.full((2, 4), np.nan)}, "weights must be finite numbers"),
+        ({"weights": np.ones((2, 4)) * 1e300}, r"weights must be at most 1.7e\+38"),
+        ({"weights": np.ones((2, 4)) * 1j}, "weights must be an array of numbers, not"),
         ({"moments": np.eye(3)}, "moments must be 4 x 4 finite numbers"),
         ({"gradients": np.eye(3), "moments": np.eye(4)}, "gradients must be 2 x 2 finite numbers"),
         ({"gradients": np.eye(2)}, "gradients must come with moments"),
+        ({"moments": -np.eye(4)}, "moments must be a symmetric, positive semidefinite matrix"),
+        ({"moments": np.diag([1.0, 1, 1, -5])}, "moments must be a symmetric, positive semidefinite matrix"),
+        ({"moments": np.triu(np.ones((4, 4)))}, "moments must be a symmetric, positive semidefinite matrix"),
     ],
 )
 def test_wrong_arguments_are_rejected(change, text) -> None:
     arguments = {"weights": np.ones((2, 4))} | change
     with pytest.raises(InputError, match=text):
         quantize_groups(arguments.pop("weights"), **arguments)
+
+
+def test_weights_below_the_range_of_float32_have_positive_scales() -> None:
+    exact = weights(4, 64)
+    exact[1] *= 1e-320 / np.abs(exact[1]).max()
+    exact[2] = 0
+    made = quantize_groups(exact)
+    assert (made.channel_scales > 0).all() and np.isfinite(made.dequantized()).all()
+    assert not made.values[1:3].any() and made.values[0].any()
+
+
+def test_bits_may_be_an_integer_of_numpy() -> None:
+    exact = weights(4, 64)
+    three, sixteen = np.int64(3), np.int32(16)
+    made = quantize_groups(exact, three, group=sixteen)  # type: ignore[arg-type]
+    assert made.bits == 3 and type(made.bits) is int and made.group == 16
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"graph": "file.onnx"}, "graph must be a Graph, .* not 'file.onnx'"),
+        ({"group": "a"}, "group must be an integer of at least 1, not 'a'"),
+        ({"bits": 1}, "bits must be an integer from 2 to 8, not 1"),
+        ({"bits": 3.5}, "bits must be an integer from 2 to 8, not 3.5"),
+        ({"nodes": "dense"}, "nodes must be a list of names, not 'dense'"),
+        ({"samples": 4}, "calibration must be a dict of arrays"),
+    ],
+)
+def test_wrong_arguments_of_group_weights_are_rejected(change, text) -> None:
+    empty = Graph("empty")
+    x = empty.add_input(Tensor("x", (1, 4), "float32"))
+    arguments = {"graph": empty.finish([x.name])} | change
+    with pytest.raises(InputError, match=text):
+        group_weights(arguments.pop("graph"), **arguments)
+
+
+def test_readers_of_activation_scales_are_checked() -> None:
+    with pytest.raises(InputError, match="readers must be at least one WeightReader"):
+        activation_scales([], lambda each: each.weights)
+    with pytest.raises(InputError, match="moments must be 32 x 32 finite numbers"):
+        activation_scales([WeightReader(weights(4, 32), np.eye(3))], lambda each: each.weights)

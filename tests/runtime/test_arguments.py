@@ -55,7 +55,7 @@ INPUTS = "inputs must be a list, a dict by name, or one array, not"
             "calibration 'x' must be an array of numbers, not of bfloat16; bfloat16 and similar types",
         ),
         ("calibration", [{3: IMAGE}], "a key of calibration must be the name of an input, not 3"),
-        ("calibration", [None], "a calibration sample must be an array of numbers, not None"),
+        ("calibration", [None], "a sample of calibration must be an array of numbers, not None"),
         ("sizes", 3, "sizes must be a dict of sizes by the names of dimensions, not 3"),
         ("sizes", {"N": "2"}, "size of 'N' must be an integer of at least 1, not '2'"),
     ],

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import compiler
+from hw.errors import InputError
 from scripts.networks.digits import load_digits_split
 from tests.quantize.test_pruning import is_2_of_4
 
@@ -81,3 +82,25 @@ def test_tiles_without_training() -> None:
     weights = last(module[5].weight).reshape(4, 16, 32, 16)
     assert (weights != 0).any((1, 3)).mean() == 0.5
     assert np.count_nonzero(last(module[7].weight)) == 640
+
+
+def test_layers_of_a_container_are_kept() -> None:
+    module = nn.Sequential(nn.Sequential(nn.Linear(64, 32), nn.ReLU()), nn.Linear(32, 10))
+    compiler.prune(module, "2:4", keep=["0"])
+    assert np.count_nonzero(last(module[0][0].weight)) == 2048
+    assert is_2_of_4(last(module[1].weight))
+    with pytest.raises(InputError, match=r"to prune; '0\.0' has a name in keep; '1' has a name in keep"):
+        compiler.prune(module, "2:4", keep=["0", "1"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"samples": 4}, "samples must be a tensor, a tuple of tensors or a list of these, not 4"),
+        ({"samples": torch.zeros(2, 3)}, "samples: the module does not accept them"),
+        ({"train": 3}, "train must be a function, not 3"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        compiler.prune(nn.Sequential(nn.Linear(64, 32)), "2:4", **arguments)

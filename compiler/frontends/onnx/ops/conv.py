@@ -154,11 +154,18 @@ def product_kind(
     return kind if kind.real else FLOAT
 
 
-def weights_of(value: ConstantValue, kind: ValueType) -> ConstantValue:
-    """Return weights for a node that computes in type `kind`, with uint8 converted to int8 by a shifted zero point."""
+def weights_of(value: ConstantValue, kind: ValueType, axis: int) -> ConstantValue:
+    """Return weights for a node that computes in type `kind`, whose output channels are along `axis`.
+
+    For integer arithmetic, uint8 is converted to int8 by a shifted zero point. In floating point, 8-bit integers with a
+    single scale or one scale per output remain, so that the quantization of a float model keeps them.
+    """
     q = value.quantization
-    if not kind.real or q is None:
+    if q is None:
         return ConstantValue(value.name, value.real())
+    if not kind.real:
+        kept = value.data.dtype in (np.int8, np.uint8) and q.axis in (None, axis)
+        return ConstantValue(value.name, value.data, q) if kept else ConstantValue(value.name, value.real())
     if value.data.dtype == np.uint8:
         shifted = (value.data.astype(np.int16) - 128).astype(np.int8)
         return ConstantValue(
@@ -280,7 +287,7 @@ def _conv(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
         if found is not None:
             return [as_given(emitter, node, found, given)]
     kind = product_kind(emitter, node, x, weights, 0)
-    weights = weights_of(weights.reshaped((outputs, share, *slide.kernel)), kind)
+    weights = weights_of(weights.reshaped((outputs, share, *slide.kernel)), kind, 0)
     biases = [] if bias is None else [bias_of(emitter, bias, x.tensor, weights, outputs, kind)]
     common: dict[str, Any] = {"strides": slide.strides, "pads": slide.pads, "dilations": slide.dilations}
     if share == 1 and groups == outputs:
@@ -425,8 +432,9 @@ def _conv_transpose(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]
     channels, share = weights.shape[:2]
     groups = grouped(node, x, channels, share * node.int("group", 1))
     outputs = share * groups
-    kind = product_kind(emitter, node, x, weights, 1 if groups == 1 else -1)
-    filters = weights_of(weights.reshaped((channels, share, *slide.kernel)), kind)
+    axis = 1 if groups == 1 else -1
+    kind = product_kind(emitter, node, x, weights, axis)
+    filters = weights_of(weights.reshaped((channels, share, *slide.kernel)), kind, axis)
     if groups == 1:
         filters = filters.transposed((1, 2, 3, 0))
     else:

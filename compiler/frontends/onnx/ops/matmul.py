@@ -50,7 +50,7 @@ def dense(
         if made is not None:
             return made
     kind = FLOAT if floats else product_kind(emitter, node, x, weights, 0)
-    weights = weights_of(weights, kind)
+    weights = weights_of(weights, kind, 0)
     biases = [] if bias is None else [bias_of(emitter, bias, x.tensor, weights, weights.shape[0], kind)]
     rows, weights = _in_memory_order(emitter, emitter.operand(x, plain(x.rank), kind), weights)
     operands = [rows, emitter.constant(weights.name, weights), *biases]
