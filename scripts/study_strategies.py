@@ -55,8 +55,10 @@ class StrategyCase:
 def _case(shape: tuple[int, int, int], ops: str, right: str, dram: DramTiming = DEFAULT_DRAM) -> StrategyCase:
     made = []
     for text in ops.split("; "):
-        op, *numbers = text.split()
-        made.append(CalibrationOp(op, *map(int, numbers)))
+        op, *given = text.split()
+        numbers = [*map(int, given), *(0, 1, 1, 1)[len(given) :]]
+        size, window, stride, groups = numbers
+        made.append(CalibrationOp(op, size, window, stride, groups))
     return StrategyCase(CalibrationNetwork(shape, tuple(made)), frozenset(right.split()), dram)
 
 

@@ -35,7 +35,7 @@ _SECRET = "secret"
 _SECRET_BYTES = 32
 _CODE_BYTES = 32
 _MAGIC = b"MLAE1\n"
-#: Share of the limits by which a process may exceed them before it looks for entries to remove, which takes about 20 ms.
+#: Share of the limits by which a process may exceed them before it looks for entries to remove (about 20 ms).
 _SLACK = 1 / 64
 #: Age in seconds beyond which temporary files are assumed to be left by killed processes and are removed.
 _STALE = 3600

@@ -201,9 +201,7 @@ def selected_pixels(
 
 
 @lru_cache(maxsize=64)  # the tilings of a layer differ in the size of boxes only
-def _all_picked(
-    names: tuple[str | None, ...], walks: tuple[Walk, ...], n: int
-) -> tuple[SelectedPixels, ...]:
+def _all_picked(names: tuple[str | None, ...], walks: tuple[Walk, ...], n: int) -> tuple[SelectedPixels, ...]:
     """Return the pixels of walks along each of their loops for which they can be selected."""
     loops = _loops(walks)
     found = (

@@ -19,7 +19,9 @@ CLOCK_PERIOD = 1e-6  # in seconds; any value works
 _Block = TypeVar("_Block")
 
 
-@lru_cache(maxsize=16)
+_shared: dict[tuple[Any, ...], Any] = {}
+
+
 def shared_block(make: Callable[..., _Block], *args: Any) -> _Block:
     """Return a block that all testbenches with the same parameters share.
 
@@ -33,7 +35,10 @@ def shared_block(make: Callable[..., _Block], *args: Any) -> _Block:
     args : hashable
         Arguments of `make`.
     """
-    return make(*args)
+    key = (make, *args)
+    if key not in _shared:
+        _shared[key] = make(*args)
+    return _shared[key]
 
 
 class _SharedSimulator:
