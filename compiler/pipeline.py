@@ -54,7 +54,7 @@ from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.passes import reduce_graph, simplify
 from compiler.passes.approximations import APPROXIMATIONS
 from compiler.passes.batch import with_batch
-from compiler.passes.canonicalize import canonicalize_logic
+from compiler.passes.canonicalize import canonicalize_logic, pad_averages
 from compiler.passes.channel_orders import absorb_shuffles
 from compiler.passes.control_flow import known_trips
 from compiler.passes.kernel_sizes import KERNEL_PASSES, Rewritten, separate_maxima
@@ -357,8 +357,9 @@ _IDENTITY_CACHES = frozenset({"_lowered", "_codegens", "_shapes"})
 
 
 def _in_parts(graph: Graph, config: MlaConfig, options: CompileOptions) -> Graph:
-    """Return a graph whose products of int16 activations and large maxima are in parts that the machine computes."""
-    return separate_maxima(split_bytes(name_apart(graph), options.rounding), config)
+    """Return a graph whose products of int16, large maxima and averages with padding are in parts for the machine."""
+    padded = pad_averages(name_apart(graph), options.rounding)
+    return separate_maxima(split_bytes(padded, options.rounding), config)
 
 
 def _unrolled(

@@ -1,6 +1,6 @@
 """Canonicalization passes: fold pads, transpose axes to the end, materialize broadcasts, split weights, booleans.
 
-`canonicalize_logic` runs after quantization, all others before it.
+`canonicalize_logic` and `pad_averages` run after quantization, all others before it.
 """
 
 from collections.abc import Iterator
@@ -79,6 +79,43 @@ def _sum(reader: Node, pad: Node) -> tuple[int, int, int, int]:
 def _padded(reader: Node, pad: Node) -> Node:
     attributes = reader.attributes | {"pads": _sum(reader, pad)}
     return replace(reader, inputs=(pad.inputs[0], *reader.inputs[1:]), attributes=attributes)
+
+
+def pad_averages(graph: Graph, rounding: str) -> Graph:
+    """Pad quantized images whose average pooling counts the padding; FUSE counts elements of the image only.
+
+    onnxruntime's averages are scaled sums, to which such padding adds nothing, so that they remain.
+    """
+    made: dict[str, Tensor] = {}
+    nodes: list[Node] = []
+    for node in graph:
+        if node.bodies:
+            bodies = tuple(pad_averages(body, rounding) for body in node.bodies)
+            same = all(new is old for new, old in zip(bodies, node.bodies, strict=True))
+            nodes.append(node if same else replace(node, bodies=bodies))
+        elif rounding != "onnxruntime" and _counts_padding(graph, node):
+            (x,), (top, left, bottom, right) = graph.ins(node), node.attributes["pads"]
+            name = unused_name(f"{node.name}:padded", graph.tensors, graph.nodes, made)
+            edges = ((0, 0), (top, bottom), (left, right), (0, 0))
+            shape = tuple(size + sum(pair) for size, pair in zip(x.shape, edges, strict=True))
+            made[name] = replace(x, name=name, shape=shape)
+            nodes.append(
+                replace(node, name=name, op="pad", outputs=(name,), attributes={"pads": edges, "value": 0.0})
+            )
+            nodes.append(replace(node, inputs=(name,), attributes=node.attributes | {"pads": (0, 0, 0, 0)}))
+        else:
+            nodes.append(node)
+    before = list(graph)
+    same = len(nodes) == len(before) and all(new is old for new, old in zip(nodes, before, strict=True))
+    return graph if same else rebuild(graph, nodes, changed=made)
+
+
+def _counts_padding(graph: Graph, node: Node) -> bool:
+    """Return True for an average pooling of quantized integers whose windows contain padding that counts."""
+    if node.op != "avg_pool2d" or not node.attributes["count_pads"] or not any(node.attributes["pads"]):
+        return False
+    (x,) = graph.ins(node)
+    return x.dtype in (*EIGHT_BITS, "int16") and x.quantization is not None and not x.constant
 
 
 def canonicalize_axes(graph: Graph) -> Graph:

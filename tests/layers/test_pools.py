@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.ir.tensor import Tensor
+from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.pool import PoolLayer, WindowMethod
 from compiler.layers.reduce import ReduceLayer, reciprocal
@@ -181,6 +181,30 @@ def test_extremes_of_images(op: str, *, keep: bool) -> None:
         y = draft.node(op, [x], shape, like=like, scale=scale_of, dtype="uint8", axes=(1, 2), keep=keep)
         network = check(draft, [y], "n16")
         assert len(network.layers) == 2
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_averages_that_count_padding(rng: np.random.Generator, dtype: str, rounding: str) -> None:
+    """Padding has the value of the zero point."""
+    if dtype == "int16" and rounding == "onnxruntime":
+        return  # on the host
+    draft = Draft(rng)
+    zero = 0 if dtype == "int16" else int(rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1))
+    x = draft.graph.add_input(Tensor("x", (2, 11, 9, 20), dtype, Quantization.per_tensor(0.1, zero)))
+    window = {"kernel": (4, 2), "strides": (2, 1), "pads": (1, 1, 2, 0)}
+    y = draft.node("avg_pool2d", [x], (2, 6, 9, 20), like=x, dtype=dtype, **window, count_pads=True)
+    network = compile(draft.graph.finish([y.name]), "n16", rounding=rounding, strict=True)
+    inputs = draft.random_inputs()
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        (found,) = run_on(device, network, inputs).values()
+    edges = ((0, 0), (1, 2), (1, 0), (0, 0))
+    wide = np.pad(inputs[x.name].astype(np.int64), edges, constant_values=zero)
+    sums = np.lib.stride_tricks.sliding_window_view(wide, (4, 2), (1, 2))[:, ::2].sum((-2, -1))
+    wanted = np.trunc(sums / 8 + np.copysign(0.5, sums))
+    if rounding == "onnxruntime":
+        wanted = np.rint((sums - 8 * zero) / 8) + zero
+    np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("op", ["max_pool2d", "avg_pool2d"])
