@@ -7,8 +7,9 @@
 3. rewriting of comparisons and selections (`passes.canonicalize.canonicalize_logic`), and removal of redundant nodes
    and channels (`compiler.passes.reduce_graph`) and exact changes of kernel sizes (`compiler.passes.kernel_sizes`),
    unless the estimated cycles rise; then approximations, if they are switched on (`compiler.passes.approximations`);
-4. splitting of products of int16 activations into products of bytes (`passes/split_bytes.py`) and of maxima over large
-   windows and images (`separate_maxima` in `passes/kernel_sizes.py`), and batching;
+4. splitting of products of int16 activations into products of bytes (`passes/split_bytes.py`), of averages that count
+   padding and of scattered resizings (`pad_averages` and `separate_resizes` in `passes/canonicalize.py`), and of maxima
+   over large windows and images (`separate_maxima` in `passes/kernel_sizes.py`), and batching;
 5. partition into parts on the accelerator and on the host, and choice of fusions.
 
 `ModelCompiler.network` runs the remaining stages for one schedule and for each part on the accelerator:
@@ -54,7 +55,7 @@ from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.passes import reduce_graph, simplify
 from compiler.passes.approximations import APPROXIMATIONS
 from compiler.passes.batch import with_batch
-from compiler.passes.canonicalize import canonicalize_logic, pad_averages
+from compiler.passes.canonicalize import canonicalize_logic, pad_averages, separate_resizes
 from compiler.passes.channel_orders import absorb_shuffles
 from compiler.passes.control_flow import known_trips
 from compiler.passes.kernel_sizes import KERNEL_PASSES, Rewritten, separate_maxima
@@ -357,9 +358,9 @@ _IDENTITY_CACHES = frozenset({"_lowered", "_codegens", "_shapes"})
 
 
 def _in_parts(graph: Graph, config: MlaConfig, options: CompileOptions) -> Graph:
-    """Return a graph whose products of int16, large maxima and averages with padding are in parts for the machine."""
-    padded = pad_averages(name_apart(graph), options.rounding)
-    return separate_maxima(split_bytes(padded, options.rounding), config)
+    """Return a graph in which large or composed operators are in parts that the machine computes."""
+    parts = split_bytes(pad_averages(name_apart(graph), options.rounding), options.rounding)
+    return separate_maxima(separate_resizes(parts, config), config)
 
 
 def _unrolled(

@@ -18,6 +18,7 @@ from compiler.ir.graph import Graph, Node, rebuild, times_over, unused_name
 from compiler.ir.identity import identity
 from compiler.ir.ops import BINARY_OPS, TABLE_OPS
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.passes.canonicalize import expand_nodes
 from compiler.util.scaling import double_ratio, float32_ratio
 from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
@@ -614,24 +615,18 @@ def separate_maxima(graph: Graph, config: MlaConfig) -> Graph:
     config : MlaConfig
         Machine for which the graph is compiled.
     """
-    changed: dict[str, Tensor] = {}
-    before, nodes = list(graph), list[Node]()
-    for node in before:
-        if node.bodies:
-            bodies = tuple(separate_maxima(body, config) for body in node.bodies)
-            same = all(new is old for new, old in zip(bodies, node.bodies, strict=True))
-            nodes.append(node if same else replace(node, bodies=bodies))
-        elif (both := _along_each_axis(graph, node, config)) is not None:
-            name = unused_name(f"{node.name}:rows", graph.tensors, graph.nodes, changed)
-            (x,), y, (rows, columns) = graph.ins(node), graph.out(node), both
-            high = y.shape[1] if rows.op == "max_pool2d" else 1
-            changed[name] = replace(x, name=name, shape=(x.shape[0], high, *x.shape[2:]))
-            nodes.append(replace(rows, name=name, outputs=(name,)))
-            nodes.append(replace(columns, inputs=(name,)))
-        else:
-            nodes.append(node)
-    same = len(nodes) == len(before) and all(new is old for new, old in zip(nodes, before, strict=True))
-    return graph if same else rebuild(graph, nodes, changed=changed)
+
+    def parts(graph: Graph, node: Node, made: dict[str, Tensor]) -> list[Node] | None:
+        both = _along_each_axis(graph, node, config)
+        if both is None:
+            return None
+        name = unused_name(f"{node.name}:rows", graph.tensors, graph.nodes, made)
+        (x,), y, (rows, columns) = graph.ins(node), graph.out(node), both
+        high = y.shape[1] if rows.op == "max_pool2d" else 1
+        made[name] = replace(x, name=name, shape=(x.shape[0], high, *x.shape[2:]))
+        return [replace(rows, name=name, outputs=(name,)), replace(columns, inputs=(name,))]
+
+    return expand_nodes(graph, parts)
 
 
 def _along_each_axis(graph: Graph, node: Node, config: MlaConfig) -> tuple[Node, Node] | None:
