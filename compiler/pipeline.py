@@ -7,7 +7,9 @@
 3. rewriting of comparisons and selections (`passes.canonicalize.canonicalize_logic`), and removal of redundant nodes
    and channels (`compiler.passes.reduce_graph`) and exact changes of kernel sizes (`compiler.passes.kernel_sizes`),
    unless the estimated cycles rise; then approximations, if they are switched on (`compiler.passes.approximations`);
-4. splitting of products of int16 activations into products of bytes (`passes/split_bytes.py`), and batching;
+4. splitting of products of int16 activations into products of bytes (`passes/split_bytes.py`), of averages that count
+   padding and of scattered resizings (`pad_averages` and `separate_resizes` in `passes/canonicalize.py`), and of maxima
+   over large windows and images (`separate_maxima` in `passes/kernel_sizes.py`), and batching;
 5. partition into parts on the accelerator and on the host, and choice of fusions.
 
 `ModelCompiler.network` runs the remaining stages for one schedule and for each part on the accelerator:
@@ -53,10 +55,10 @@ from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.passes import reduce_graph, simplify
 from compiler.passes.approximations import APPROXIMATIONS
 from compiler.passes.batch import with_batch
-from compiler.passes.canonicalize import canonicalize_logic
+from compiler.passes.canonicalize import canonicalize_logic, pad_averages, separate_resizes
 from compiler.passes.channel_orders import absorb_shuffles
 from compiler.passes.control_flow import known_trips
-from compiler.passes.kernel_sizes import KERNEL_PASSES, Rewritten
+from compiler.passes.kernel_sizes import KERNEL_PASSES, Rewritten, separate_maxima
 from compiler.passes.loop_unrolling import WORDS_PER_LAYER, LoopUnroller, StepCost
 from compiler.passes.redundant_nodes import Removed, name_apart
 from compiler.passes.repeated_steps import with_loops
@@ -186,7 +188,7 @@ class ModelCompiler:
         graph, self.rewritten = _with_kernels(graph, self.config, options)
         graph, approximated = _approximated(graph, options)
         self.rewritten += approximated
-        self.graph = with_batch(split_bytes(name_apart(graph), options.rounding), options.batch)
+        self.graph = with_batch(_in_parts(graph, self.config, options), options.batch)
         self.rewritten = (*unrolled, *self.rewritten)
         record.graphs["reduced"], record.removed = self.graph, self.removed
         record.rewritten = self.rewritten
@@ -355,6 +357,12 @@ _MAX_NETWORK_BYTES = 64 << 20
 _IDENTITY_CACHES = frozenset({"_lowered", "_codegens", "_shapes"})
 
 
+def _in_parts(graph: Graph, config: MlaConfig, options: CompileOptions) -> Graph:
+    """Return a graph in which large or composed operators are in parts that the machine computes."""
+    parts = split_bytes(pad_averages(name_apart(graph), options.rounding), options.rounding)
+    return separate_maxima(separate_resizes(parts, config), config)
+
+
 def _unrolled(
     graph: Graph, config: MlaConfig, options: CompileOptions
 ) -> tuple[Graph, tuple[Rewritten, ...]]:
@@ -365,7 +373,7 @@ def _unrolled(
     """
 
     def measure(body: Graph) -> StepCost:
-        parts, _ = partition(split_bytes(name_apart(body), options.rounding), options.rounding, config)
+        parts, _ = partition(_in_parts(body, config, options), options.rounding, config)
         return _cost(parts, config, options)
 
     whole = bool(options.strict or options.single or options.batches or options.batch > 1 or options.skip)
@@ -513,7 +521,7 @@ def _estimated(graph: Graph, config: MlaConfig, options: CompileOptions) -> tupl
 
     Conversions and moves of real numbers at the boundary of the model do not count as nodes on the host.
     """
-    parts, reasons = partition(split_bytes(name_apart(graph), options.rounding), options.rounding, config)
+    parts, reasons = partition(_in_parts(graph, config, options), options.rounding, config)
     inside = {name for name, reason in reasons.items() if reason != BOUNDARY_REASON}
     return inside, sum(cycles for _, cycles in _layers(list(parts_in(parts)), config, options))
 

@@ -304,7 +304,7 @@ OPS: dict[str, Spec] = {
     ),
     "avg_pool2d": Spec(
         (1, 1),
-        "mean of each window, ignoring padding unless `count_pads`",
+        "mean of each window, ignoring padding unless `count_pads`; padding that counts has the value 0",
         _WINDOW | {"count_pads": "bool"},
         quantized=QuantizedForm.SHARED,
         batch=BatchRule.ALWAYS,

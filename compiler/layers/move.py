@@ -80,7 +80,7 @@ class MoveLayer(Layer):
 
 
 #: Maximum number of copies of a layer, which bounds the size of its program.
-_MAX_COPIES = 1 << 11
+MAX_COPIES = 1 << 11
 #: Maximum number of bits of integers of which all values are tried; float32 cannot represent all wider integers.
 _MAX_BITS = 16
 
@@ -93,8 +93,8 @@ def few_walks(x: Sequence[int], y: Sequence[int], axes: Axes) -> Iterator[Walk]:
     UnsupportedLoweringError
         There are too many walks for a layer.
     """
-    if math.prod(len(parts) for parts in axes) > _MAX_COPIES:
-        raise UnsupportedLoweringError(f"its indices are scattered over more than {_MAX_COPIES} stretches")
+    if math.prod(len(parts) for parts in axes) > MAX_COPIES:
+        raise UnsupportedLoweringError(f"its indices are scattered over more than {MAX_COPIES} stretches")
     return walks(x, y, axes)
 
 
@@ -376,14 +376,19 @@ def _gather(low: LoweringContext) -> Layer:
     return layer(low, moved(low, strides_of(x.shape), strides_of(flat), axes))
 
 
+def nearest_stretches(given: int, made: int, *, centers: bool) -> list[Stretch]:
+    """Return the stretches of indices of nearest-neighbor resizing from `given` to `made` pixels along one axis."""
+    return stretches(((2 * np.arange(made) + int(centers)) * given // (2 * made)).tolist())
+
+
 def _resize(low: LoweringContext) -> Layer:
-    size, half, shape = low.anchor.attributes["size"], int(low.anchor.attributes["centers"]), low.x.shape
+    size, centers, shape = low.anchor.attributes["size"], low.anchor.attributes["centers"], low.x.shape
     if len(shape) != 4:
         raise UnsupportedLoweringError(f"an image has 4 dimensions, not {len(shape)}")
     check_shape(low, (shape[0], *size, shape[3]))
     axes = [whole(total) for total in shape]
     for axis, wanted in zip((1, 2), size, strict=True):
-        axes[axis] = stretches(((2 * np.arange(wanted) + half) * shape[axis] // (2 * wanted)).tolist())
+        axes[axis] = nearest_stretches(shape[axis], wanted, centers=centers)
     return layer(low, moved(low, strides_of(shape), strides_of(low.y.shape), axes))
 
 

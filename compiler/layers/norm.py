@@ -4,8 +4,9 @@ A row takes three passes: its sum; the reciprocal root of its variance, from the
 results (z + bias) * multiplier, where the normalized element z is a deviation times the reciprocal root, and bias and
 multiplier of each channel represent beta and gamma. Without a mean, there are two passes. The variance is the
 difference of the mean square and of the squared mean, computed from exact integer sums. Where the rounding of this
-difference could matter (`RowSumScale.error`), it is the mean square of the deviations instead, which are scaled by a
-first reciprocal root.
+difference could matter (`RowSumScale.error`), the sums are those of the deviations from the integer next to the mean,
+which six commands over the statistics of the rows compute from the sums (`RowSumScale.by_mean`). If that is not exact
+enough either, the variance is the mean square of the deviations, which are scaled by a first reciprocal root.
 """
 
 import math
@@ -81,7 +82,8 @@ _Reals = NDArray[np.float64]
     "y_zp",
     "clip",
     "factor",
-    added=("factor",),
+    "by_mean",
+    added=("factor", "by_mean"),
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NormLayer(Layer):
@@ -108,6 +110,8 @@ class NormLayer(Layer):
         Smallest and largest stored result.
     factor : int
         Factor by which the sum of a row is multiplied before it is squared.
+    by_mean : bool
+        True if the variance is computed from deviations from the integer next to the mean (`RowSumScale.by_mean`).
     """
 
     centred: bool
@@ -121,19 +125,27 @@ class NormLayer(Layer):
     y_zp: int
     clip: tuple[int, int]
     factor: int = 1
+    by_mean: bool = False
 
     @property
     def scale(self) -> "RowSumScale":
         """Scale of the sums of a row."""
         assert self.unit is not None
-        return RowSumScale(self.shapes[self.x].c, self.unit, self.factor)
+        return RowSumScale(self.shapes[self.x].c, self.unit, self.factor, self.by_mean)
 
     @property
     def passes(self) -> int:
         """Number of FUSE commands of a tile."""
         if self.unit is None:
             return 9 if self.centred else 7
+        if self.by_mean:
+            return 3 + _MEAN_COMMANDS
         return 3 if self.centred else 2
+
+    @property
+    def planes(self) -> int:
+        """Number of accumulator rows for the statistics of a row, unless deviations are scaled by a first root."""
+        return _MEAN_PLANES if self.by_mean else 1
 
 
 def lower_norm(low: LoweringContext) -> NormLayer:
@@ -162,8 +174,9 @@ def lower_norm(low: LoweringContext) -> NormLayer:
     limits, middle = clip_range(x), 128 if x.dtype == "uint8" else 0
     zero = middle if centred else affine(x).zero_point
     scale = _sum_scale(columns, centred, epsilon, max(abs(limit - zero) for limit in limits) ** 2, widest)
-    unit = None if scale is None else scale.unit
-    held, available = _acc_rows(ceil_div(columns, low.config.n), unit), low.config.acc_rows
+    unit, by_mean = (None, False) if scale is None else (scale.unit, scale.by_mean)
+    planes = _MEAN_PLANES if by_mean else 1
+    held, available = _acc_rows(ceil_div(columns, low.config.n), unit, planes), low.config.acc_rows
     if held > available:
         raise UnsupportedLoweringError(
             f"a normalization over {columns} elements, which holds {held} of {available} accumulator rows"
@@ -191,6 +204,7 @@ def lower_norm(low: LoweringContext) -> NormLayer:
         y_zp=affine(y).zero_point,
         clip=(lowest, highest),
         factor=1 if scale is None else scale.factor,
+        by_mean=by_mean,
     )
 
 
@@ -206,11 +220,15 @@ class RowSumScale(NamedTuple):
     factor : int
         Factor of the sum, if the mean is subtracted. The variance is the scaled sum of squares minus the square of the
         scaled sum, divided by 2**`dropped`, so that `unit` is `columns` * `factor`**2 / 2**`dropped`.
+    by_mean : bool
+        True if the sums are those of the deviations from the integer next to the mean. The squared sum is then
+        multiplied by `unit` / `columns`, and may be small when it is rounded; `unit` is an integer.
     """
 
     columns: int
     unit: float
     factor: int = 1
+    by_mean: bool = False
 
     @property
     def dropped(self) -> int:
@@ -224,9 +242,21 @@ class RowSumScale(NamedTuple):
 
     def offset(self, centred: bool) -> float:
         """Return the binary logarithm of a standard deviation in units of a normalized element, for a power of 0."""
+        if self.by_mean:
+            return math.log2(self.columns / self.unit) / 2
         if centred:
             return self.dropped / 2 + self.widened
         return -math.log2(self.unit * self.columns) / 2
+
+    def root_scale(self) -> tuple[int, int, int]:
+        """Return the scale of the sum of deviations that is squared: multiplier, exponent, and exponent of the square.
+
+        The square is `unit` / `columns` times that of the sum, with an error below 2**-10.
+        """
+        squared = self.unit / self.columns
+        # The sum is at most half of the columns, and one more, because the integer next to the mean is rounded.
+        shift = math.floor(2 * (30 - math.log2(self.columns / 2 + 1)) - math.log2(squared))
+        return *quantize_multiplier(math.sqrt(squared * 2.0**shift)), 31 - shift
 
     def error(self, centred: bool, epsilon: float) -> float:
         """Return the largest relative error of the reciprocal root of a variance that is computed from sums.
@@ -234,7 +264,8 @@ class RowSumScale(NamedTuple):
         The sum of squares times the unit, the squared sum and epsilon are rounded to integers if they are none. A row
         of equal elements has no deviations, so that its error is 0. In other rows, let d be the sum of the deviations
         from the integer next to the mean. The sum of their squares is at least abs(d), and at least 2 if d is 0. If
-        2**`dropped` divides the number of columns, the fraction of the squared sum depends on d only.
+        2**`dropped` divides the number of columns, or if d itself is squared, the fraction of the square depends on d
+        only.
 
         Parameters
         ----------
@@ -248,9 +279,9 @@ class RowSumScale(NamedTuple):
         error = abs(share - round(share))
         if not centred:
             least, lost = np.array([unit]), np.array([error])
-        elif self.dropped < 0 or columns % 2**self.dropped == 0:
+        elif self.by_mean or self.dropped < 0 or columns % 2**self.dropped == 0:
             sums = np.arange(1, columns // 2 + 1)
-            squares = (sums * self.factor) ** 2 / 2.0**self.dropped
+            squares = sums**2 * (unit / columns)
             least = np.append(unit * sums - squares, 2 * unit)
             lost = np.append(np.abs(squares - np.rint(squares)), 0.0) + error
         else:
@@ -287,6 +318,8 @@ def sum_scales(columns: int, centred: bool, epsilon: float, square: int) -> Iter
         for more in (bits, bits + 1):
             if columns % 2**more == 0:
                 yield RowSumScale(columns, columns * factor**2 * 2.0**-more, factor)
+    for unit in range(math.floor(room), max(math.floor(room) - _MAX_SCALES, 0), -1):
+        yield RowSumScale(columns, float(unit), by_mean=True)
 
 
 def _sum_scale(columns: int, centred: bool, epsilon: float, square: int, widest: float) -> RowSumScale | None:
@@ -327,12 +360,12 @@ def _parameters(
     return np.rint(bias).astype(np.int64), mult, exponent, float(error.max())
 
 
-def _acc_rows(blocks: int, unit: float | None) -> int:
+def _acc_rows(blocks: int, unit: float | None, planes: int) -> int:
     """Return the accumulator rows for a row of `blocks` blocks: the statistics of each tile in progress.
 
     Deviations that are scaled by a first root also need two copies of the row, each with epsilon.
     """
-    return 1 + 2 * (blocks + 1) if unit is None else STATISTICS_BUFFERS
+    return 1 + 2 * (blocks + 1) if unit is None else STATISTICS_BUFFERS * planes
 
 
 def _row(tensor: Tensor, columns: int) -> NDArray[np.float64]:
@@ -354,7 +387,7 @@ def norm_tilings(context: "TilingContext", layer: NormLayer) -> _Tilings:
     blocks = ceil_div(layer.shapes[layer.x].c, context.config.n)
     of_row = _row_cycles(layer, blocks, context.config)
     if layer.unit is None or _chunk(blocks, context.config) == blocks:
-        acc_rows = _acc_rows(blocks, layer.unit)
+        acc_rows = _acc_rows(blocks, layer.unit, layer.planes)
         yield from row_tilings(context, layer, layer.passes, of_row, _pass_cycles(layer), acc_rows)
     else:
         yield from _tilings_in_parts(context, layer, of_row)
@@ -374,7 +407,7 @@ def _tilings_in_parts(context: "TilingContext", layer: NormLayer, of_row: float)
     for part in cuts(total):
         for count in cuts(min(ceil_div(total, part), _MAX_PARTS)):
             parts = ceil_div(total, part)
-            if part * (STATISTICS_BUFFERS + count - 1) > context.acc_rows:
+            if part * layer.planes * (STATISTICS_BUFFERS + count - 1) > context.acc_rows:
                 continue
             for x_buffers in _PART_BUFFERS:
                 held = min(count - 1 + x_buffers, parts)
@@ -446,6 +479,8 @@ def _row_cycles(layer: NormLayer, blocks: int, config: MlaConfig) -> float:
     root = config.reciprocal_cycles(root=True)
     if layer.unit is None:
         return (11 if layer.centred else 8) * blocks + 4 + 2 * root
+    if layer.by_mean:
+        return 3 * blocks + _MEAN_COMMANDS - 1 + max(3.0, root)
     return (layer.passes - 1) * blocks + max(float(blocks), root)
 
 
@@ -507,6 +542,12 @@ _SQUARE = 4
 _EDGE = (1 << _NARROW) - 1
 #: First of the two lanes of a row of statistics that contain the reciprocal root of the variance.
 _ROOT = 1
+#: Accumulator rows for the statistics of a row if deviations are those from an integer: the sum and the root, the
+#: integer, the sum of deviations, its scaled value that is squared, and the three summands of the sum of squares. No
+#: command waits for another one that writes to other lanes of the same rows.
+_MEAN_PLANES = 7
+#: Number of commands that compute the variance from the sums with these deviations.
+_MEAN_COMMANDS = 6
 
 _Fields = dict[str, int | BufferRef]
 
@@ -571,7 +612,7 @@ class NormSteps:
         self.stats = BufferRotation(
             BufferMemory.ACC,
             f"{name}.rows",
-            self.part,
+            self.part * layer.planes,
             1 if by_deviations else STATISTICS_BUFFERS + parts - 1,
         )
         if by_deviations:
@@ -689,7 +730,10 @@ class NormSteps:
         if self.layer.unit is None:
             part.source = self._by_deviations(step, part.rows, part.image, part.stats)
             return
-        if self.layer.centred:
+        if self.layer.by_mean:
+            for fields in self._root_by_mean(part.image, part.stats):
+                self._add(step, part.rows, fields)
+        elif self.layer.centred:
             self._add(step, part.rows, self._root_of_variance(part.image, part.stats))
         part.source = self._normalized(part.image, part.stats)
 
@@ -767,6 +811,47 @@ class NormSteps:
             | {"post_zp": round(scale.unit * self.columns * layer.epsilon), "post_shift": layer.power}
             | {"stage": self._sum(Post.VAR_RSQRT, post_rounding=Rounding.SINGLE)}
         )
+
+    def _root_by_mean(self, image: _Fields, stats: BufferRef) -> list[_Fields]:
+        """Return the passes that write the reciprocal root of the variance of each row, from the sum s and the squares.
+
+        With m, the integer next to the mean of C columns, and e = C * m - s, the sum of the squared deviations from m
+        is sum(x^2) - C * m^2 + 2 * m * e, and that of the deviations is -e.
+        """
+        layer, columns = self.layer, self.columns
+        planes = [stats.plus(number * self.part) for number in range(_MEAN_PLANES)]
+        _, mean, deviation, squared, *summands = planes
+        mult, shift = quantize_multiplier(1 / columns)
+        root, exponent, square = layer.scale.root_scale()
+        unit, unit_shift = quantize_multiplier(layer.scale.unit)
+        step = {"a_u": 1, "b_y": 1, "d_y": 1}
+        of_sum: _Fields = {**step, "a_base": stats, "lanes": 1, "lanes_tail": 1}
+        of_mean = of_sum | {"a_base": mean}
+        imm = {"requant": Requant.IMM, "rounding": Rounding.SINGLE}
+        from_sum = of_mean | {"src": FUSE_SRC.pack(b_src=BSource.ACC, op=Op.MUL_SUB), "b_base": stats}
+        from_sum |= {"mult": columns}
+        scaled = FUSE_STAGE.pack(post=Post.SCALE, post_rounding=Rounding.SINGLE)
+        return [
+            of_sum | {"src": FUSE_SRC.pack(**imm), "mult": mult, "shifts": bytes_word(shift), "d_base": mean},
+            image
+            | self._across(0)
+            | {"src": FUSE_SRC.pack(**self._image_source(), op=Op.SQUARE), "a_v": self.n}
+            | {"d_base": summands[2], "d_y": 1, "stage": self._sum(Post.NONE)},
+            from_sum | {"d_base": deviation},
+            from_sum | {"d_base": squared, "stage": scaled, "post_mult": root, "post_shift": exponent},
+            of_mean
+            | {"src": FUSE_SRC.pack(**imm, op=Op.SQUARE), "mult": -columns, "shifts": bytes_word(31)}
+            | {"d_base": summands[1]},
+            of_mean
+            | {"src": FUSE_SRC.pack(**imm, op=Op.MUL, b_src=BSource.ACC), "b_base": deviation}
+            | {"mult": 2, "shifts": bytes_word(31), "d_base": summands[0]},
+            of_sum
+            | {"src": FUSE_SRC.pack(b_src=BSource.ACC, d_lane=_ROOT), "b_base": squared}
+            | {"a_base": summands[0], "wx_count": len(summands), "v_wx": 1, "a_v": self.part}
+            | {"post_mult": unit, "root_shifts": bytes_word(unit_shift, square), "d_base": stats}
+            | {"post_zp": round(layer.scale.unit * columns * layer.epsilon), "post_shift": layer.power}
+            | {"stage": self._sum(Post.VAR_RSQRT, post_rounding=Rounding.SINGLE)},
+        ]
 
     def _root_of_squares(self, image: _Fields, stats: BufferRef) -> _Fields:
         """Return the pass that writes the reciprocal root of the mean square of each row."""

@@ -23,7 +23,9 @@ from compiler.commands.tile_buffers import (
     tile_buffers,
     window_runs,
 )
+from compiler.ir.graph import Node
 from compiler.ir.identity import identity
+from compiler.ir.tensor import Tensor
 from compiler.layers.base import Drain, Layer
 from compiler.layers.depthwise import MAX_STRIDE, DepthwiseLayer, pack_depthwise, stream_of
 from compiler.layers.epilogue import Slots
@@ -35,7 +37,7 @@ from compiler.layers.lowering_context import (
     clip_range,
     same_quantization,
 )
-from compiler.layers.reduce import lower_global_average, reciprocal, scaled
+from compiler.layers.reduce import lower_global_average, lower_global_maximum, reciprocal, scaled
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
 from compiler.layers.tiling_context import (
     LayerContext,
@@ -51,6 +53,7 @@ from compiler.layers.tiling_context import (
 from compiler.schedule.schedule import ALL_COLUMNS, LayerSchedule
 from compiler.util.scaling import bytes_word, halves_word
 from compiler.util.tiles import ceil_div, cuts
+from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD, MATRIX_WORD
 from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Post, Reduce, Rounding, Unit
 
@@ -141,8 +144,8 @@ class PoolLayer(Layer):
     drain: Drain | None = None
     w_zp: int = 0
 
-    def method(self, n: int, *, in_dram: bool, alone: bool) -> WindowMethod:
-        """Return how a machine of n lanes combines the elements of windows.
+    def method(self, config: MlaConfig, *, in_dram: bool, alone: bool) -> WindowMethod:
+        """Return how a machine combines the elements of windows.
 
         The input is in DRAM or on the chip. The layer is computed alone, or FUSE computes it while MATRIX is busy with
         other layers, so that pairs would take longer.
@@ -151,11 +154,12 @@ class PoolLayer(Layer):
         would need wider intermediate sums. Pairs of an image on the chip, whose pixels MATRIX and FUSE read at the same
         time, are computed only if each pixel is in one half of a memory bank.
         """
+        n = config.n
         if self.average and self._saved_by_sums(n) > _PASS_LATENCY:
             return WindowMethod.SUMS_FIRST
         if self.average or self.weights is not None:
             return WindowMethod.DIRECT
-        if alone and (in_dram or images(self)[0].c % n == 0) and self._paired(n):
+        if alone and (in_dram or images(self)[0].c % n == 0) and self._paired(config):
             return WindowMethod.PAIRS
         return WindowMethod.ROWS_FIRST if self._saved_by_rows(n) > _PASS_LATENCY else WindowMethod.DIRECT
 
@@ -196,10 +200,16 @@ class PoolLayer(Layer):
         across = self.kernel[1]
         return range(1, across, 1 if across % 2 else 2)
 
-    def _paired(self, n: int) -> bool:
-        """Return True if a machine of n lanes takes the fewest cycles with maxima of pairs of adjacent pixels."""
-        (x, y), (down, across) = images(self), self.kernel
+    def _paired(self, config: MlaConfig) -> bool:
+        """Return True if a machine takes the fewest cycles with maxima of pairs of adjacent pixels.
+
+        The accumulator must have room for the differences of two tiles of one row of windows in a narrow strip.
+        """
+        (x, y), (down, across), n = images(self), self.kernel, config.n
         if DTYPE_BYTES[x.dtype] > 1 or not self._pairs_cover():
+            return False
+        strip = min(x.w, across + (n - 1) * self.strides[1])
+        if 2 * min(x.h, down) * strip > config.acc_rows:
             return False
         blocks = ceil_div(x.c, n)
         matrix = y.h * min(self.strides[0], down) * (x.w + 1) * blocks
@@ -253,8 +263,21 @@ def on_fuse(layer: DepthwiseLayer) -> PoolLayer | None:
     )
 
 
+def covers_image(node: Node, x: Tensor, y: Tensor) -> bool:
+    """Return True for a pool with one window, the image `x`, that is lowered to a reduction.
+
+    FUSE then begins when a part of the image is loaded. The image must be contiguous.
+    """
+    a = node.attributes
+    if any(a["pads"]) or a["kernel"] != x.shape[1:3]:
+        return False
+    if node.op == "max_pool2d":
+        return same_quantization(x, y)
+    return math.prod(a["kernel"]) >= _MIN_REDUCED and "int16" not in (x.dtype, y.dtype)
+
+
 def lower_pool(low: LoweringContext) -> Layer:
-    """Lower a pooling operator; an average over a whole image of many pixels becomes a reduction."""
+    """Lower a pooling operator; a maximum or average over a whole image becomes a reduction."""
     a, average = low.anchor.attributes, low.anchor.op == "avg_pool2d"
     types = {low.x.dtype, low.y.dtype}
     if "int16" in types and (len(types) > 1 or (average and low.rounding == "onnxruntime")):
@@ -268,14 +291,8 @@ def lower_pool(low: LoweringContext) -> Layer:
         "batch": low.x.shape[0],
     }
     counted = a.get("count_pads", False) or not any(a["pads"])
-    if (
-        average
-        and taps >= _MIN_REDUCED
-        and "int16" not in types
-        and not any(a["pads"])
-        and a["kernel"] == low.x.shape[1:3]
-    ):
-        return lower_global_average(low)
+    if covers_image(low.anchor, low.x, low.y):
+        return lower_global_average(low) if average else lower_global_maximum(low)
     if average and taps <= 255 and low.rounding == "onnxruntime":
         counts = [taps] if counted else _inside_counts(low)
         if not _few(counts):
@@ -357,7 +374,7 @@ def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
     """
     _, y = images(layer)
     widths = strip_widths(y.w, _MAX_COORDINATE // layer.strides[1], context.config.n)
-    fitting, method = 0, layer.method(context.config.n, in_dram=not context.x_on_chip, alone=context.alone)
+    fitting, method = 0, layer.method(context.config, in_dram=not context.x_on_chip, alone=context.alone)
     for width in (ALL_COLUMNS, *widths):
         found = list(_tilings(context, layer, width))
         yield from found
@@ -407,7 +424,7 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
     if x.w + layer.kernel[1] > _MAX_COORDINATE:
         return
     blocks, size = ceil_div(x.c, n), DTYPE_BYTES[x.dtype]
-    method = layer.method(n, in_dram=not context.x_on_chip, alone=context.alone)
+    method = layer.method(context.config, in_dram=not context.x_on_chip, alone=context.alone)
     rows_first = method == WindowMethod.ROWS_FIRST
     for columns, rows in product(cuts(blocks), cuts(y.h)):
         if rows * layer.strides[0] + layer.kernel[0] > _MAX_COORDINATE:
@@ -457,7 +474,7 @@ def pool_tile_model(layer: PoolLayer, s: LayerSchedule, context: LayerContext) -
     strips, x, y = strip_images(whole_x, whole_y, s.strip_width, layer.strides[1], layer.kernel[1])
     blocks, size = ceil_div(x.c, n), DTYPE_BYTES[x.dtype]
     columns, rows = min(s.columns, blocks), min(s.rows, y.h)
-    method = layer.method(n, in_dram=not context.x_on_chip, alone=not s.interleave)
+    method = layer.method(context.config, in_dram=not context.x_on_chip, alone=not s.interleave)
 
     def beats(rows: int, w: int, width: int, whole: int) -> float:
         if strips > 1 and width == x.c:
@@ -498,7 +515,7 @@ class PoolSteps:
         self.columns = min(schedule.columns, self.blocks)
         self.rows = min(schedule.rows, self.y.h)
         self.pixel = self.x.pixel
-        self.method = layer.method(self.n, in_dram=not self.x.on_chip, alone=not schedule.interleave)
+        self.method = layer.method(context.config, in_dram=not self.x.on_chip, alone=not schedule.interleave)
         width = min(self.columns * self.n, self.x.c) * self.size
         if not self.x.on_chip:
             self.pixel = width

@@ -156,6 +156,12 @@ def lower_global_average(low: LoweringContext) -> ReduceLayer:
     )
 
 
+def lower_global_maximum(low: LoweringContext) -> ReduceLayer:
+    """Lower a maximum over a whole image to a reduction; the quantization of the result is that of the image."""
+    batch, h, w, c = low.x.shape
+    return ReduceLayer(**low.common(), how=Reduce.MAX, dims=(batch, h * w, 1, 1, c), lanes=False, fields={})
+
+
 def scaled(low: LoweringContext, count: int) -> dict[str, Any]:
     """Return the fields of a ReduceLayer that divide a sum by `count` and scale the quotient.
 

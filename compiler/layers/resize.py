@@ -51,7 +51,7 @@ class PixelRun:
     source, stride : int
         First input of the first output, and distance between the first inputs of consecutive outputs.
     weights : tuple of tuples of int
-        Weights of adjacent inputs, each for all pixels of a group. Those of each pixel add up to the same power of two.
+        Weights of adjacent inputs, each for all pixels of a group. Those of each pixel add up to the same number.
     """
 
     first: int
@@ -67,9 +67,9 @@ class PixelRun:
         return len(self.weights[0])
 
     @property
-    def bits(self) -> int:
-        """Binary logarithm of the sum of the weights of a pixel."""
-        return sum(of_pixels[0] for of_pixels in self.weights).bit_length() - 1
+    def total(self) -> int:
+        """Sum of the weights of a pixel."""
+        return sum(of_pixels[0] for of_pixels in self.weights)
 
     @property
     def walk(self) -> tuple[int, int]:
@@ -103,7 +103,7 @@ _Key = tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]
 @identity("ResizeLayer", "rows", "columns", "packed", "rounding", "zero_point")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ResizeLayer(Layer):
-    """Bilinear resizing of images of bytes; results are the sums of products, divided by a power of two.
+    """Bilinear resizing of images of bytes; results are the sums of products, divided by those of weights.
 
     Parameters
     ----------
@@ -163,8 +163,12 @@ class ResizeLayer(Layer):
 _ROUNDING = {"up": Rounding.SINGLE, "away": Rounding.AWAY, "even": Rounding.EVEN}
 #: Unit of float32 fractions: sums of products of bytes and two such fractions are exact in float32.
 _FLOAT_ONE = 256
+#: Largest sum of weights by which bytes are divided exactly with ties to even, for which FUSE rounds to 24 bits first.
+MAX_EXACT_TOTAL = 1 << 15
 #: Maximum number of combinations of a run of rows and a run of columns, each of which needs commands of its own.
-_MAX_KINDS = 400
+_MAX_KINDS = 2500
+#: Share of the scratchpad that the weights of all combinations may take.
+_MAX_WEIGHTS_SHARE = 1 / 2
 
 
 def lower_resize(low: LoweringContext) -> ResizeLayer:
@@ -178,12 +182,17 @@ def lower_resize(low: LoweringContext) -> ResizeLayer:
     how = interpolation(NodeInvocation(low.anchor, (low.x,), (), low.y, cast(Kernels, low.rounding)))
     down, across = (_shares(line, how) for line in (how.rows, how.columns))
     rows, columns = _runs(down, 1), _runs(across, 1)
+    total = max(run.total for run in rows) * max(run.total for run in columns)
+    if how.ties == "even" and total > MAX_EXACT_TOTAL:
+        raise UnsupportedLoweringError(
+            f"the weights of pixels are multiples of 1/{total:,}, finer than 1/{MAX_EXACT_TOTAL:,}"
+        )
     kinds = len(rows) * len(columns)
     if kinds > _MAX_KINDS:
         raise UnsupportedLoweringError(
-            f"the weights of neighboring pixels differ in {kinds:,} ways between pixels, more than {_MAX_KINDS}"
+            f"the weights of neighboring pixels differ in {kinds:,} ways between pixels, more than {_MAX_KINDS:,}"
         )
-    return ResizeLayer(
+    layer = ResizeLayer(
         **low.common(),
         macs=4 * low.y.elements,
         batch=low.x.shape[0],
@@ -193,6 +202,13 @@ def lower_resize(low: LoweringContext) -> ResizeLayer:
         rounding=_ROUNDING[how.ties],
         zero_point=affine(low.x).zero_point if how.ties == "even" else 0,
     )
+    held, room = layer.weight_rows * low.config.n, int(low.config.sp_bytes * _MAX_WEIGHTS_SHARE)
+    if held > room:
+        raise UnsupportedLoweringError(
+            f"the weights of neighboring pixels differ in {kinds:,} ways between pixels, and take {held:,} bytes of "
+            f"scratchpad, more than {room:,}"
+        )
+    return layer
 
 
 def _shares(line: Lines, how: Interpolation) -> list[dict[int, int]]:
@@ -582,10 +598,6 @@ def _image_beats(rows: int, columns: int, pitch: int, width: int, channels: int,
     return lines(rows * columns, width, channels, n)
 
 
-#: Multiplier and exponent of the factor 1.
-_ONE, _ONE_EXPONENT = quantize_multiplier(1.0)
-
-
 class ResizeSteps:
     """Code generator of a bilinear resizing.
 
@@ -752,7 +764,8 @@ class ResizeSteps:
                 target.plus((columns.first - tile.box.strip[0]) * pixel + block),
                 tile.box.strip[1] * pixel,
             )
-        limits, bits = np.iinfo(np.uint8 if dtype == Dtype.U8 else np.int8), rows.bits + columns.bits
+        limits, total = np.iinfo(np.uint8 if dtype == Dtype.U8 else np.int8), rows.total * columns.total
+        mult, exponent = quantize_multiplier(1 / total)
         step.fuse.append(
             self.context.command(
                 Unit.FUSE,
@@ -774,9 +787,9 @@ class ResizeSteps:
                 d_y=row,
                 d_n=y.block(n) if target is None else n,
                 lanes_tail=self._tail(tile),
-                mult=_ONE,
-                shifts=bytes_word(_ONE_EXPONENT - bits),
-                bias=-layer.zero_point << bits,
+                mult=mult,
+                shifts=bytes_word(exponent),
+                bias=-layer.zero_point * total,
                 zp=layer.zero_point,
                 clip_lo=int(limits.min),
                 clip_hi=int(limits.max),

@@ -24,7 +24,7 @@ from compiler.layers.lowering_context import (
     is_unary,
 )
 from compiler.layers.move import concat_starts
-from compiler.layers.pool import on_fuse
+from compiler.layers.pool import covers_image, on_fuse
 from compiler.layers.registry import LOWERINGS
 from compiler.layers.strided_copy import strides_of
 from compiler.layers.tiling_context import images
@@ -245,10 +245,6 @@ def _fits_beside(layer: DepthwiseLayer, product: Layer, config: MlaConfig) -> bo
     )
 
 
-#: Average pools with larger windows are computed as a sum over all pixels at once, which must be contiguous.
-_MAX_WINDOW = 255
-
-
 def find_parts(graph: Graph, groups: Sequence[Group]) -> dict[str, SubTensor]:
     """Return the tensors that are stored as a part of another tensor, by name."""
     return _Finder(graph, groups).run()
@@ -333,7 +329,8 @@ class _Finder:
             return False
         if needs_contiguous(self.graph, node):
             return False
-        if node.op == "avg_pool2d" and math.prod(node.attributes["kernel"]) > _MAX_WINDOW:
+        pools = node.op in ("max_pool2d", "avg_pool2d")
+        if pools and covers_image(node, self.graph.ins(node)[0], self.graph.out(node)):
             return False
         return node.op in {"concat", *BINARY_OPS} or (node.inputs[0] == name and node.inputs.count(name) == 1)
 

@@ -1,9 +1,10 @@
 """Canonicalization passes: fold pads, transpose axes to the end, materialize broadcasts, split weights, booleans.
 
-`canonicalize_logic` runs after quantization, all others before it.
+`canonicalize_logic`, `pad_averages` and `separate_resizes` run after quantization, all others before it.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -15,9 +16,11 @@ from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.elementwise import operands_of
 from compiler.layers.elementwise_ops import MAX_POSITIONS, MAX_SELECTED
 from compiler.layers.lowering_context import EIGHT_BITS, affine, is_unary, same_quantization
+from compiler.layers.move import MAX_COPIES, nearest_stretches
 from compiler.layers.softmax_across import across_columns
 from compiler.passes.redundant_nodes import remove_dead
 from compiler.reference import run_node
+from hw.config import MlaConfig
 
 
 def fold_pads(graph: Graph) -> Graph:
@@ -79,6 +82,89 @@ def _sum(reader: Node, pad: Node) -> tuple[int, int, int, int]:
 def _padded(reader: Node, pad: Node) -> Node:
     attributes = reader.attributes | {"pads": _sum(reader, pad)}
     return replace(reader, inputs=(pad.inputs[0], *reader.inputs[1:]), attributes=attributes)
+
+
+#: Nodes that replace a node of a graph, or None if it remains; tensors between them are added to the dictionary.
+Parts = Callable[[Graph, Node, dict[str, Tensor]], list[Node] | None]
+
+
+def expand_nodes(graph: Graph, parts: Parts) -> Graph:
+    """Replace nodes by others, also in subgraphs; the result is the same graph if `parts` replaces no node."""
+    made: dict[str, Tensor] = {}
+    before, nodes = list(graph), list[Node]()
+    for node in before:
+        if node.bodies:
+            bodies = tuple(expand_nodes(body, parts) for body in node.bodies)
+            same = all(new is old for new, old in zip(bodies, node.bodies, strict=True))
+            nodes.append(node if same else replace(node, bodies=bodies))
+        else:
+            found = parts(graph, node, made)
+            nodes += [node] if found is None else found
+    same = len(nodes) == len(before) and all(new is old for new, old in zip(nodes, before, strict=True))
+    return graph if same else rebuild(graph, nodes, changed=made)
+
+
+def pad_averages(graph: Graph, rounding: str) -> Graph:
+    """Pad quantized images whose average pooling counts the padding; FUSE counts elements of the image only.
+
+    onnxruntime's averages are scaled sums, to which such padding adds nothing, so that they remain.
+    """
+    return graph if rounding == "onnxruntime" else expand_nodes(graph, _pad_and_average)
+
+
+def _pad_and_average(graph: Graph, node: Node, made: dict[str, Tensor]) -> list[Node] | None:
+    if not _counts_padding(graph, node):
+        return None
+    (x,), (top, left, bottom, right) = graph.ins(node), node.attributes["pads"]
+    name = unused_name(f"{node.name}:padded", graph.tensors, graph.nodes, made)
+    edges = ((0, 0), (top, bottom), (left, right), (0, 0))
+    shape = tuple(size + sum(pair) for size, pair in zip(x.shape, edges, strict=True))
+    made[name] = replace(x, name=name, shape=shape)
+    attributes = node.attributes | {"pads": (0, 0, 0, 0)}
+    return [
+        replace(node, name=name, op="pad", outputs=(name,), attributes={"pads": edges, "value": 0.0}),
+        replace(node, inputs=(name,), attributes=attributes),
+    ]
+
+
+#: Cycles of a copy in addition to the transfer of its bytes.
+_COPY_CYCLES = 50
+
+
+def separate_resizes(graph: Graph, config: MlaConfig) -> Graph:
+    """Resize images to the nearest pixel along one axis, then along the other, if both together take many copies."""
+    return expand_nodes(graph, lambda graph, node, made: _along_one_axis_first(graph, node, made, config))
+
+
+def _along_one_axis_first(
+    graph: Graph, node: Node, made: dict[str, Tensor], config: MlaConfig
+) -> list[Node] | None:
+    if node.op != "resize_nearest" or len(graph.ins(node)[0].shape) != 4 or graph.ins(node)[0].constant:
+        return None
+    (x,), (rows, columns) = graph.ins(node), node.attributes["size"]
+    batch, height, width, channels = x.shape
+    counts = [
+        len(nearest_stretches(given, wanted, centers=node.attributes["centers"]))
+        for given, wanted in ((height, rows), (width, columns))
+    ]
+    size = (rows, width) if rows * width < height * columns else (height, columns)
+    between = Tensor("", (batch, *size, channels), x.dtype)
+    copies = math.prod(counts)
+    needed = copies > MAX_COPIES or copies * _COPY_CYCLES > between.bytes / config.n
+    if not needed or max(counts) > MAX_COPIES or min(counts) == 1:
+        return None
+    name = unused_name(f"{node.name}:half", graph.tensors, graph.nodes, made)
+    made[name] = replace(x, name=name, shape=between.shape)
+    first = replace(node, name=name, outputs=(name,), attributes=node.attributes | {"size": size})
+    return [first, replace(node, inputs=(name,))]
+
+
+def _counts_padding(graph: Graph, node: Node) -> bool:
+    """Return True for an average pooling of quantized integers whose windows contain padding that counts."""
+    if node.op != "avg_pool2d" or not node.attributes["count_pads"] or not any(node.attributes["pads"]):
+        return False
+    (x,) = graph.ins(node)
+    return x.dtype in (*EIGHT_BITS, "int16") and x.quantization is not None and not x.constant
 
 
 def canonicalize_axes(graph: Graph) -> Graph:

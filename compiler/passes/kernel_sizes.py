@@ -4,6 +4,7 @@
 between other taps. `move_strides` computes only the pixels that later convolutions with strides read.
 `compose_convolutions` replaces two convolutions by one, if the intermediate result is neither rounded nor saturated.
 Padding holds the zero point and adds nothing to the sums, so that the sums, and hence all results, remain equal.
+`separate_maxima` takes maxima over large windows and over images along the height, then along the width.
 """
 
 import math
@@ -17,7 +18,10 @@ from compiler.ir.graph import Graph, Node, rebuild, times_over, unused_name
 from compiler.ir.identity import identity
 from compiler.ir.ops import BINARY_OPS, TABLE_OPS
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.passes.canonicalize import expand_nodes
 from compiler.util.scaling import double_ratio, float32_ratio
+from compiler.util.tiles import ceil_div
+from hw.config import MlaConfig
 
 
 @identity("Rewritten", "node", "op", "pass", "change", "bound", added=("bound",))
@@ -587,6 +591,83 @@ def _repeats(graph: Graph, node: Node) -> bool:
         and down * across >= _MIN_TAPS
         and x.dtype in ("int8", "uint8")
     )
+
+
+# Maxima
+
+
+#: Share of the scratchpad that one window of N channels may take, since images and results have two buffers each.
+_MAX_WINDOW_SHARE = 1 / 4
+#: Cycles of another pass over an image.
+_SECOND_PASS = 300
+
+
+def separate_maxima(graph: Graph, config: MlaConfig) -> Graph:
+    """Take maxima over large windows, and extremes over images, along the height, then along the width.
+
+    That applies to windows that are too large for the scratchpad, and to images whose channels do not fill the lanes:
+    the rows of such an image are vectors without incomplete lanes.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph of quantized tensors.
+    config : MlaConfig
+        Machine for which the graph is compiled.
+    """
+
+    def parts(graph: Graph, node: Node, made: dict[str, Tensor]) -> list[Node] | None:
+        both = _along_each_axis(graph, node, config)
+        if both is None:
+            return None
+        name = unused_name(f"{node.name}:rows", graph.tensors, graph.nodes, made)
+        (x,), y, (rows, columns) = graph.ins(node), graph.out(node), both
+        high = y.shape[1] if rows.op == "max_pool2d" else 1
+        made[name] = replace(x, name=name, shape=(x.shape[0], high, *x.shape[2:]))
+        return [replace(rows, name=name, outputs=(name,)), replace(columns, inputs=(name,))]
+
+    return expand_nodes(graph, parts)
+
+
+def _along_each_axis(graph: Graph, node: Node, config: MlaConfig) -> tuple[Node, Node] | None:
+    """Return a node as one along the height and one along the width; None if it remains as it is."""
+    if node.op not in ("max_pool2d", "reduce_max", "reduce_min"):
+        return None
+    (x,), y, a = graph.ins(node), graph.out(node), node.attributes
+    if not _integers(x) or x.constant or len(x.shape) != 4:
+        return None
+    if node.op != "max_pool2d":
+        if sorted(axis % 4 for axis in a["axes"]) != [1, 2] or not _rows_are_faster(x, config):
+            return None
+        rows = replace(node, attributes=a | {"axes": (1,), "keep": True})
+        return rows, replace(node, attributes=a | {"axes": (2,) if a["keep"] else (1, 2)})
+    if (x.dtype, x.quantization) != (y.dtype, y.quantization):
+        return None
+    if a["kernel"] == x.shape[1:3] and not any(a["pads"]):
+        if not _rows_are_faster(x, config):
+            return None
+        along = [
+            replace(node, op="reduce_max", attributes={"axes": (axis,), "keep": True}) for axis in (1, 2)
+        ]
+        return along[0], along[1]
+    (high, wide), (down, across), (top, left, bottom, right) = a["kernel"], a["strides"], a["pads"]
+    size = high * wide * config.n * np.dtype(x.dtype).itemsize
+    if min(high, wide) == 1 or size <= _MAX_WINDOW_SHARE * config.sp_bytes:
+        return None
+    windows = (
+        {"kernel": (high, 1), "strides": (down, 1), "pads": (top, 0, bottom, 0)},
+        {"kernel": (1, wide), "strides": (1, across), "pads": (0, left, 0, right)},
+    )
+    return replace(node, attributes=a | windows[0]), replace(node, attributes=a | windows[1])
+
+
+def _rows_are_faster(x: Tensor, config: MlaConfig) -> bool:
+    """Return True if an extreme over an image takes fewer cycles along the height, then along the width."""
+    batch, height, width, channels = x.shape
+    blocks, size = ceil_div(channels, config.n), np.dtype(x.dtype).itemsize
+    both = height * ceil_div(width * channels, config.n) + width * blocks
+    saved = batch * (height * width * blocks - both) * size
+    return saved * config.fuse_rate > _SECOND_PASS
 
 
 #: Passes in order.

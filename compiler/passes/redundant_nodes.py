@@ -1,6 +1,7 @@
 """Removal of redundant nodes: constant folding, dead code, equal nodes, nodes without effect; unique node names."""
 
 import hashlib
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import permutations, product
@@ -261,11 +262,11 @@ def join_moves(graph: Graph, pinned: Collection[str] = ()) -> Graph:
     """Replace two consecutive transposes by one, two consecutive reshapes by one, and joined slices by a transpose.
 
     Pairs that cancel become nodes without effect. The first node of a pair has no other consumers, or the pair cancels.
-    A concatenation of all slices with the same step of a tensor (the "focus" of detection networks) becomes a reshape,
-    a transpose and a reshape, and one of slices along the same dimension (a roll) becomes a gather: these read the
-    tensor once.
+    Two transposes between which a reshape merges dimensions become one before the reshape. A concatenation of all
+    slices with the same step of a tensor (the "focus" of detection networks) becomes a reshape, a transpose and a
+    reshape, and one of slices along the same dimension (a roll) becomes a gather: these read the tensor once.
     """
-    graph = _without_joined_slices(graph, pinned)
+    graph = _with_joined_transposes(_without_joined_slices(graph, pinned), pinned)
     changed: dict[str, Node] = {}
     for node in graph:
         if node.op not in ("transpose", "reshape") or {*node.inputs, *node.outputs} & {*pinned}:
@@ -287,6 +288,54 @@ def join_moves(graph: Graph, pinned: Collection[str] = ()) -> Graph:
     if not changed:
         return graph
     return remove_dead(rebuild(graph, [changed.get(node.name, node) for node in graph]))
+
+
+def _with_joined_transposes(graph: Graph, pinned: Collection[str]) -> Graph:
+    """Move transposes before a reshape that merges dimensions, and join them with a transpose before it."""
+    made: dict[str, Tensor] = {}
+    instead: dict[str, list[Node]] = {}
+    for node in graph:
+        between = graph.producer(node.inputs[0]) if node.op == "transpose" else None
+        first = None if between is None or between.op != "reshape" else graph.producer(between.inputs[0])
+        if between is None or first is None or first.op != "transpose":
+            continue
+        (x,), (apart,), (merged,) = (graph.ins(each) for each in (first, between, node))
+        alike = {(each.dtype, each.quantization) for each in (x, apart, merged, graph.out(node))}
+        groups = _merged(apart.shape, merged.shape)
+        inner = all(len(graph.consumers(each.name)) == 1 for each in (apart, merged))
+        names = {apart.name, merged.name}
+        if len(alike) > 1 or groups is None or not inner or names & {*graph.outputs, *pinned}:
+            continue
+        if {x.name, *node.outputs} & {*pinned} or x.constant:
+            continue
+        perm = tuple(first.attributes["perm"][i] for axis in node.attributes["perm"] for i in groups[axis])
+        name = unused_name(f"{node.name}:moved", graph.tensors, graph.nodes, made)
+        made[name] = replace(x, name=name, shape=tuple(x.shape[i] for i in perm))
+        instead[node.name] = [
+            replace(first, name=name, outputs=(name,), attributes={"perm": perm}),
+            replace(node, op="reshape", inputs=(name,), attributes={"shape": graph.out(node).shape}),
+        ]
+    if not made:
+        return graph
+    return remove_dead(
+        rebuild(graph, [new for node in graph for new in instead.get(node.name, [node])], changed=made)
+    )
+
+
+def _merged(apart: tuple[int, ...], merged: tuple[int, ...]) -> list[list[int]] | None:
+    """Return the adjacent dimensions that a reshape merges to each dimension of its result; None if it splits any."""
+    groups: list[list[int]] = []
+    rest = list(range(len(apart)))
+    for size in merged:
+        groups.append([])
+        while math.prod(apart[i] for i in groups[-1]) < size and rest:
+            groups[-1].append(rest.pop(0))
+        if math.prod(apart[i] for i in groups[-1]) != size:
+            return None
+    if any(apart[i] != 1 for i in rest) or not groups:
+        return None
+    groups[-1] += rest
+    return groups
 
 
 def _without_joined_slices(graph: Graph, pinned: Collection[str]) -> Graph:

@@ -191,7 +191,7 @@ def max_pool2d(call: NodeInvocation) -> Array:
 
 
 def avg_pool2d(call: NodeInvocation) -> Array:
-    """Compute the mean of each window; means of integers are rounded with ties away from zero."""
+    """Compute the mean of each window; means of stored integers are rounded with ties away from zero."""
     kernel, stored = call["kernel"], call.in_integers()
     zero = call.zero() if stored and call["count_pads"] else 0
     x = (call.values[0].astype(np.int64) - zero if stored else call.numbers()).astype(np.float64)
@@ -209,7 +209,9 @@ def avg_pool2d(call: NodeInvocation) -> Array:
     if (counts == 0).any():
         raise call.error("a window contains only padding")
     return (
-        requantized(call, round_half_away(sums / counts).astype(np.int64) + zero) if stored else sums / counts
+        requantized(call, round_half_away((sums + zero * counts) / counts).astype(np.int64))
+        if stored
+        else sums / counts
     )
 
 

@@ -83,8 +83,8 @@ def _resize_bilinear(call: NodeInvocation) -> Array:
         return _interpolated(x.astype(np.float64), how.rows, how.columns, 1.0)
     if how.ties == "even":
         one = float(how.one)
-        means = _interpolated(call.centred().astype(np.float64), how.rows, how.columns, one) / one**2
-        return np.rint(means).astype(np.int64) + call.zero()
+        sums = _interpolated(call.centred().astype(np.float64), how.rows, how.columns, one)
+        return np.rint(sums / one**2).astype(np.int64) + call.zero()
     if isinstance(how.one, np.floating):
         sums = _interpolated(x.astype(np.float32), how.rows, how.columns, how.one)
         return np.floor(sums + np.float32(0.5)).astype(np.int64)
@@ -122,11 +122,12 @@ def interpolation(call: NodeInvocation) -> Interpolation:
     """Return how LiteRT's kernels or onnxruntime compute a bilinear resizing; `call` needs no values.
 
     The reference kernels have positions of 10 fractional bits for int8 and int16, and float32 positions otherwise;
-    XNNPACK has weights of 11 bits for bytes. onnxruntime interpolates dequantized values; the rounding is that of exact
-    arithmetic.
+    XNNPACK has weights of 11 bits for bytes. onnxruntime interpolates dequantized values; positions and rounding are
+    those of exact arithmetic.
     """
-    to_even = call.kernels == "onnxruntime"
     if call.tensors[0].quantization is not None:
+        if call.kernels == "onnxruntime":
+            return Interpolation(*_exact_lines(call), "even")
         if call.delegated and not (call["corners"] and call["centers"]):
             rows, columns = (
                 (low, high, np.rint(part * np.float32(2048)).astype(np.int64))
@@ -134,8 +135,8 @@ def interpolation(call: NodeInvocation) -> Interpolation:
             )
             return Interpolation(rows, columns, 2048, "up")
         if call.output.dtype != "uint8":
-            return Interpolation(*_integer_lines(call), 1024, "even" if to_even else "away")
-    return Interpolation(*_lines(call), np.float32(1), "even" if to_even else "up")
+            return Interpolation(*_integer_lines(call), 1024, "away")
+    return Interpolation(*_lines(call), np.float32(1), "up")
 
 
 def _lines(call: NodeInvocation, *, clamped: bool = False) -> tuple[Lines, Lines]:
@@ -154,6 +155,25 @@ def _lines(call: NodeInvocation, *, clamped: bool = False) -> tuple[Lines, Lines
         high = np.minimum(low + 1 if clamped else np.ceil(places).astype(np.int64), given - 1)
         found.append((low, high, places - low.astype(np.float32)))
     return found[0], found[1]
+
+
+def _exact_lines(call: NodeInvocation) -> tuple[Lines, Lines, int]:
+    """Return exact positions of the rows and columns, and the unit of their fractions."""
+    places, units = [], []
+    for size, given in zip(call["size"], call.tensors[0].shape[1:3], strict=True):
+        less, half = int(call["corners"] and size > 1), int(call["centers"])
+        # Twice the positions, so that half a pixel is an integer.
+        doubled = (2 * np.arange(size) + half) * (given - less) - half * (size - less)
+        limit = 2 * (size - less) * (given - 1)
+        places.append(np.clip(doubled, 0, limit))
+        units.append(2 * (size - less))
+    factors = [math.gcd(unit, *each.tolist()) for each, unit in zip(places, units, strict=True)]
+    units = [unit // factor for unit, factor in zip(units, factors, strict=True)]
+    one, found = math.lcm(*units), []
+    for each, factor, unit, given in zip(places, factors, units, call.tensors[0].shape[1:3], strict=True):
+        low, part = np.divmod(each // factor, unit)
+        found.append((low, np.minimum(low + (part > 0), given - 1), part * (one // unit)))
+    return found[0], found[1], one
 
 
 def _integer_lines(call: NodeInvocation) -> tuple[Lines, Lines]:

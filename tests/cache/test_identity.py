@@ -90,7 +90,7 @@ STABLE = {
     "NetworkState": "input output initial",
     "Node": "name op inputs outputs attributes bodies",
     "NormLayer": "name nodes ops x y shapes macs batch centred x_zp epsilon bias mult exponent power unit "
-    "y_zp clip factor",
+    "y_zp clip factor by_mean",
     "NodeLimit": "node share",
     "Op": "PASS ADD SUB MUL SQUARE MUL_SUB",
     "Options": (

@@ -10,7 +10,7 @@ import pytest
 from compiler.api import compile
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.layers.norm import NormLayer
+from compiler.layers.norm import NormLayer, sum_scales
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.reference import evaluate
@@ -135,7 +135,7 @@ def rows_for_sums(rng: np.random.Generator, columns: int, dtype: str) -> np.ndar
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("epsilon", [1e-12, 0.003, 0.7])
-@pytest.mark.parametrize("columns", [2, 37, 361, 384, 768, 1024, 1280, 2048, 3072])
+@pytest.mark.parametrize("columns", [2, 37, 361, 384, 768, 777, 1024, 1280, 1501, 2000, 2048, 3072, 4095])
 @pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
 def test_errors_of_norms_are_within_the_bound(op: str, columns: int, epsilon: float, dtype: str) -> None:
     """Results differ from real numbers by at most half a step and the errors of the variance and of the parameters.
@@ -172,6 +172,17 @@ def test_errors_of_norms_are_within_the_bound(op: str, columns: int, epsilon: fl
     widest = 255 * layer.scale.error(op == "layer_norm", epsilon)
     bound = 0.5 + min(widest, 0.5) + 0.02
     assert np.abs(got - np.clip(want, -128, 127)).max() <= bound, f"seed {columns}"
+
+
+def test_variances_are_computed_from_sums_for_all_widths(rng: np.random.Generator) -> None:
+    """Three passes are exact enough for results up to 230 steps, unless epsilon is about a unit of the sums.
+
+    Epsilon is in units of the squared scale.
+    """
+    for columns in (*range(2, 40), *rng.integers(40, 4097, 60).tolist(), 4095, 4096):
+        for epsilon in (1e-12, float(10.0 ** rng.uniform(-3.5, 0)), float(rng.uniform(0, 3))):
+            scales = sum_scales(columns, True, epsilon, 128**2)
+            assert min(each.error(True, epsilon) for each in scales) * 230 <= 0.5, (columns, epsilon)
 
 
 @pytest.mark.parametrize("constant", [0, 1])
@@ -343,10 +354,14 @@ def test_unsupported_operators_are_named(
 
 @pytest.mark.parametrize(("columns", "inside"), [(2040, True), (2044, False)])
 def test_rows_that_do_not_fit_the_accumulator_are_normalized_on_the_host(columns: int, inside: bool) -> None:
-    """With so small an epsilon, the variance of long rows is computed from deviations in the accumulator."""
+    """With so small an epsilon and so large a beta, the variance is computed from deviations in the accumulator."""
     draft = Draft(np.random.default_rng(0))
     x = draft.input((2, columns))
-    y = draft.node("layer_norm", [x], x.shape, scale=0.02, axis=1, **NORM | {"epsilon": 1e-12})  # type: ignore[arg-type]
+    factors = [
+        draft.graph.add_tensor(Tensor(name, (columns,), "float32", None, np.full(columns, value, np.float32)))
+        for name, value in (("gamma", 5.0), ("beta", -25.0))
+    ]
+    y = draft.node("layer_norm", [x, *factors], x.shape, scale=0.02, axis=1, **NORM | {"epsilon": 1e-12})  # type: ignore[arg-type]
     network = check(draft, [y], "n4", within=1)
     assert [f"over {columns} elements, which holds 1025 of 1024" in node.reason for node in network.host] == (
         [] if inside else [True]

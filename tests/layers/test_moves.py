@@ -18,6 +18,7 @@ from compiler.lowering.lower import lower
 from compiler.reference import evaluate as on_host
 from compiler.runtime.session import Session, dram_bytes
 from compiler.schedule.schedule import Schedule
+from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.errors import InputError
@@ -232,3 +233,28 @@ def test_concatenation_without_an_exact_multiplier_runs_on_the_host() -> None:
     check(compile(graph, "n8"), values, on_host(graph, values), "on the host")
     with pytest.raises(InputError, match="no multiplier reproduces LiteRT's float32 rounding of 'x0'"):
         compile(graph, "n8", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [((2, 67, 71, 3), (101, 113)), ((1, 33, 40, 4), (47, 51)), ((1, 83, 89, 1), (131, 137))],
+)
+@pytest.mark.parametrize("centers", [True, False])
+def test_scattered_resizings_are_two_layers(
+    rng: np.random.Generator, shape: tuple[int, ...], size: tuple[int, int], centers: bool
+) -> None:
+    build = GraphBuilder("resize")
+    x = build.graph.add_input(Tensor("x", shape, "int8", Q))
+    y = Tensor("y", (shape[0], *size, shape[3]), "int8", Q)
+    build.node("y", "resize_nearest", [x], y, size=size, centers=centers)
+    graph = build.graph.finish(["y"])
+    network = compile(graph, "n16", strict=True)
+    assert len(network.layers) == 2
+    values = rng.integers(-128, 128, shape).astype(np.int8)
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        found = Session(device, network).run({"x": values})["y"]
+    rows, columns = (
+        ((2 * np.arange(made) + centers) * given) // (2 * made)
+        for made, given in zip(size, shape[1:3], strict=True)
+    )
+    np.testing.assert_array_equal(found, values[:, rows][:, :, columns])

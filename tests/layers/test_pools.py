@@ -4,20 +4,24 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.ir.tensor import Tensor
+from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.pool import PoolLayer, WindowMethod
-from compiler.layers.reduce import reciprocal
+from compiler.layers.reduce import ReduceLayer, reciprocal
 from compiler.options import MemoryLimits
 from compiler.reference import evaluate
 from compiler.runtime.device import open_device
 from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 from cosim.semantics.fixed_point import scale
+from hw.config import load_target
 from hw.isa.enums import Rounding
 from tests.support.graphs import Draft, check, run_on
 
 TARGETS = ("n4", "n8", "n16")
+Shape = tuple[int, int, int, int]
+#: Padding: top, left, bottom, right.
+Pads = tuple[int, int, int, int]
 
 
 def _pool(draft: Draft, op: str, x: Tensor, kernel: tuple[int, int], **options: tuple[int, ...]) -> Tensor:
@@ -94,7 +98,7 @@ def test_choice_of_the_unit() -> None:
     ):
         found = layer("max_pool2d", kernel, stride)
         assert isinstance(found, PoolLayer)
-        assert found.method(16, in_dram=True, alone=True) == how
+        assert found.method(load_target("n16"), in_dram=True, alone=True) == how
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -119,6 +123,99 @@ def test_maxima_of_pairs(seed: int) -> None:
         (found,) = run_on(device, network, inputs).values()
     (wanted,) = evaluate(graph, inputs).values()
     np.testing.assert_array_equal(found, wanted)
+
+
+def _maxima(x: np.ndarray, kernel: tuple[int, int], strides: tuple[int, int], pads: Pads) -> np.ndarray:
+    """Return the maxima of windows, with numpy's views of windows."""
+    top, left, bottom, right = pads
+    least = np.iinfo(x.dtype).min
+    wide = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=least)
+    windows = np.lib.stride_tricks.sliding_window_view(wide, kernel, (1, 2))
+    return np.asarray(windows[:, :: strides[0], :: strides[1]].max((-2, -1)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "strides", "pads", "layers"),
+    [
+        ((1, 24, 24, 177), (24, 24), (1, 1), (0, 0, 0, 0), (ReduceLayer,)),
+        ((1, 28, 28, 100), (28, 28), (1, 1), (0, 0, 0, 0), (ReduceLayer, ReduceLayer)),
+        ((2, 56, 56, 33), (56, 56), (2, 1), (0, 0, 0, 0), (ReduceLayer, ReduceLayer)),
+        ((1, 112, 112, 24), (112, 112), (1, 1), (0, 0, 0, 0), (ReduceLayer, ReduceLayer)),
+        ((1, 40, 41, 40), (34, 34), (1, 1), (0, 0, 0, 0), (PoolLayer,)),
+        ((1, 120, 110, 24), (112, 100), (2, 3), (0, 0, 0, 0), (PoolLayer, PoolLayer)),
+        ((1, 90, 95, 20), (90, 70), (5, 1), (3, 0, 1, 69), (PoolLayer, PoolLayer)),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_maxima_of_large_windows(
+    shape: Shape,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    pads: Pads,
+    layers: tuple[type, ...],
+    dtype: str,
+) -> None:
+    """Windows as large as the image are reductions; other windows that are too large are separated."""
+    draft = Draft(np.random.default_rng(0))
+    x = draft.input(shape, dtype)
+    y = _pool(draft, "max_pool2d", x, kernel, strides=strides, pads=pads)
+    network = compile(draft.graph.finish([y.name]), "n16")
+    assert not network.host
+    if dtype == "int8":
+        assert [type(each) for each in network.layers] == [*layers]
+    inputs = draft.random_inputs()
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        (found,) = run_on(device, network, inputs).values()
+    np.testing.assert_array_equal(found, _maxima(inputs[x.name], kernel, strides, pads))
+
+
+@pytest.mark.parametrize("op", ["reduce_max", "reduce_min"])
+@pytest.mark.parametrize("keep", [True, False])
+def test_extremes_of_images(op: str, *, keep: bool) -> None:
+    """Extremes over images whose channels do not fill the lanes; the quantization of the result may differ."""
+    for channels, alike in ((3, True), (24, False)):
+        draft = Draft(np.random.default_rng(channels))
+        x = draft.input((1, 60, 50, channels), "uint8")
+        shape = (1, 1, 1, channels) if keep else (1, channels)
+        like, scale_of = (x, None) if alike else (None, 0.07)
+        y = draft.node(op, [x], shape, like=like, scale=scale_of, dtype="uint8", axes=(1, 2), keep=keep)
+        network = check(draft, [y], "n16")
+        assert len(network.layers) == 2
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_averages_that_count_padding(rng: np.random.Generator, dtype: str, rounding: str) -> None:
+    """Padding has the value of the zero point."""
+    if dtype == "int16" and rounding == "onnxruntime":
+        return  # on the host
+    draft = Draft(rng)
+    zero = 0 if dtype == "int16" else int(rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1))
+    x = draft.graph.add_input(Tensor("x", (2, 11, 9, 20), dtype, Quantization.per_tensor(0.1, zero)))
+    window = {"kernel": (4, 2), "strides": (2, 1), "pads": (1, 1, 2, 0)}
+    y = draft.node("avg_pool2d", [x], (2, 6, 9, 20), like=x, dtype=dtype, **window, count_pads=True)
+    network = compile(draft.graph.finish([y.name]), "n16", rounding=rounding, strict=True)
+    inputs = draft.random_inputs()
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        (found,) = run_on(device, network, inputs).values()
+    edges = ((0, 0), (1, 2), (1, 0), (0, 0))
+    wide = np.pad(inputs[x.name].astype(np.int64), edges, constant_values=zero)
+    sums = np.lib.stride_tricks.sliding_window_view(wide, (4, 2), (1, 2))[:, ::2].sum((-2, -1))
+    wanted = np.trunc(sums / 8 + np.copysign(0.5, sums))
+    if rounding == "onnxruntime":
+        wanted = np.rint((sums - 8 * zero) / 8) + zero
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("op", ["max_pool2d", "avg_pool2d"])
+def test_slices_of_channels_as_whole_images(op: str) -> None:
+    """A reduction reads contiguous pixels, so that a slice of channels is copied first."""
+    draft = Draft(np.random.default_rng(0))
+    x = draft.input((1, 10, 10, 48))
+    part = draft.node(
+        "slice", [x], (1, 10, 10, 32), like=x, starts=(0, 0, 0, 16), sizes=(1, 10, 10, 32), steps=(1,) * 4
+    )
+    check(draft, [_pool(draft, op, part, (10, 10))], "n16")
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -152,6 +249,9 @@ def test_averages_of_int16(seed: int) -> None:
         ("max_pool2d", (56, 56, 100), (3, 2, 1), 0.59),
         ("max_pool2d", (28, 28, 64), (2, 1, 0), 0.74),
         ("max_pool2d", (56, 56, 40), (2, 2, 0), 0.93),
+        ("max_pool2d", (20, 20, 240), (20, 1, 0), 0.86),
+        ("max_pool2d", (40, 40, 64), (40, 1, 0), 0.88),
+        ("max_pool2d", (112, 112, 24), (112, 1, 0), 0.94),
         ("avg_pool2d", (13, 13, 1000), (13, 1, 0), 0.86),
         ("avg_pool2d", (13, 13, 500), (13, 1, 0), 0.79),
         ("avg_pool2d of int16", (40, 40, 56), (3, 1, 1), 0.37),

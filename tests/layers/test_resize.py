@@ -1,6 +1,8 @@
 """Bilinear resizing equals the reference for all machines and layouts, and runs close to the rate of the bus."""
 
+import math
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -109,6 +111,57 @@ def test_onnxruntime_rounds_ties_to_even_distances_from_the_zero_point(
     np.testing.assert_array_equal(found, np.clip(wanted + zero, -128, 127))
 
 
+def _exact_matrix(made: int, total: int, how: dict[str, bool]) -> tuple[np.ndarray, int]:
+    """Return the weights of the pixels along one axis as integers, and their unit."""
+    less, half = int("corners" in how), Fraction(int("centers" in how), 2)
+    rows = []
+    for number in range(made):
+        place = (number + half) * Fraction(total - less, made - less) - half
+        place = min(max(place, Fraction(0)), Fraction(total - 1))
+        rows.append([max(1 - abs(place - other), Fraction(0)) for other in range(total)])
+    unit = math.lcm(*(weight.denominator for row in rows for weight in row))
+    return np.array([[int(weight * unit) for weight in row] for row in rows]), unit
+
+
+@pytest.mark.parametrize(
+    ("size", "made", "how"),
+    [
+        ((10, 9), (30, 27), HALF),
+        ((12, 10), (18, 25), HALF),
+        ((20, 16), (15, 12), HALF),
+        ((10, 9), (30, 27), PLAIN),
+        ((13, 8), (26, 15), CORNERS),
+        ((9, 9), (13, 17), HALF),
+    ],
+)
+@pytest.mark.parametrize("channels", [5, 20])
+def test_onnxruntime_has_exact_weights(
+    size: tuple[int, int],
+    made: tuple[int, int],
+    how: dict[str, bool],
+    channels: int,
+    rng: np.random.Generator,
+) -> None:
+    build, zero = GraphBuilder("resize"), int(rng.integers(-128, 128))
+    shape = (1, *size, channels)
+    resized(
+        build,
+        build.graph.add_input(Tensor("x", shape, "int8", Quantization.per_tensor(0.1, zero))),
+        made,
+        **how,
+    )
+    graph, values = build.graph.finish(["y"]), rng.integers(-128, 128, shape).astype(np.int8)
+    network = compile(graph, "n16", strict=True, rounding="onnxruntime")
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        found = Session(device, network).run({"x": values})["y"]
+    (down, first), (across, second) = (_exact_matrix(*each, how) for each in zip(made, size, strict=True))
+    sums, unit = np.einsum("ih,jw,bhwc->bijc", down, across, values.astype(np.int64) - zero), first * second
+    whole, rest = np.divmod(sums, unit)
+    up = (2 * rest > unit) | ((2 * rest == unit) & (whole % 2 == 1))
+    np.testing.assert_array_equal(found, np.clip(whole + up + zero, -128, 127))
+    np.testing.assert_array_equal(found, evaluate(graph, {"x": values}, rounding="onnxruntime")["y"])
+
+
 def test_weights_of_three_bytes(rng: np.random.Generator) -> None:
     """XNNPACK's weights are products of two fractions of 11 bits."""
     check(graph_of((1, 7, 6, 19), (21, 18), HALF), "n16", "xnnpack", rng)
@@ -148,7 +201,8 @@ def test_columns_of_few_channels_are_computed_together() -> None:
 @pytest.mark.parametrize(
     ("dtype", "size", "message"),
     [
-        ("int8", (130, 141), r"differ in 15,104 ways between pixels, more than 400"),
+        ("int8", (130, 141), r"differ in 15,104 ways between pixels, more than 2,500"),
+        ("int8", (41, 43), r"ways between pixels, and take [0-9,]+ bytes of scratchpad, more than 65,536"),
         ("uint8", (27, 18), r"some float32 fractions are not multiples of 1/256"),
         ("int16", (18, 18), r"int16"),
     ],

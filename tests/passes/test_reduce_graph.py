@@ -1,5 +1,6 @@
 """Graphs without redundant nodes and channels give the same results as LiteRT and onnxruntime."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from compiler.passes import reduce_graph, simplify
 from compiler.pipeline import CompilationTrace
 from compiler.reference import Kernels, evaluate
 from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.runtime.session import dram_bytes
 from compiler.visualize.formats import to_text
 from compiler.visualize.graphs.stages import view_of
-from tests.support.graphs import Draft
+from cosim.golden import GoldenDevice
+from tests.support.graphs import Draft, run_on
 from tests.support.onnx_models import Arrays, model, node, read, reference
 from tests.support.redundant_networks import redundant_network
 from tests.support.tflite_models import check, litert
@@ -276,3 +279,40 @@ def test_slices_along_one_axis_in_another_order_become_a_gather(axis: int) -> No
     graph = draft.graph.finish([y.name])
     found = [each.op for each in reduced_like(graph, draft)]
     assert found == (["gather"] if axis % 4 < 3 else ["slice", "slice", "concat"])
+
+
+def test_transposes_around_a_merging_reshape_become_one(rng: np.random.Generator) -> None:
+    """Each dimension of the reshaped tensor consists of one to three dimensions, some of which are 1."""
+    for _ in range(40):
+        draft = Draft(rng)
+        groups = [[int(size) for size in rng.integers(1, 4, rng.integers(1, 4))] for _ in range(3)]
+        sizes, merged = [size for group in groups for size in group], [math.prod(group) for group in groups]
+        first, last = ([int(axis) for axis in rng.permutation(count)] for count in (len(sizes), 3))
+        x = draft.input(tuple(sizes[first.index(axis)] for axis in range(len(sizes))))
+        parts = draft.node("transpose", [x], tuple(sizes), like=x, perm=tuple(first))
+        whole = draft.node("reshape", [parts], tuple(merged), like=x, shape=tuple(merged))
+        y = draft.node("transpose", [whole], tuple(merged[axis] for axis in last), like=x, perm=tuple(last))
+        reduced = reduced_like(draft.graph.finish([y.name]), draft)
+        assert sum(each.op == "transpose" for each in reduced) <= 1, (groups, first, last)
+
+
+@pytest.mark.parametrize(
+    ("op", "how"),
+    [("DepthToSpace", {"mode": "DCR"}), ("DepthToSpace", {"mode": "CRD"}), ("SpaceToDepth", {})],
+)
+def test_blocks_of_quantized_planes_are_one_layer(
+    rng: np.random.Generator, tmp_path: Path, op: str, how: dict[str, str]
+) -> None:
+    shape = (1, 36, 8, 10) if op == "DepthToSpace" else (1, 9, 16, 20)
+    inputs: Arrays = {"x": rng.integers(-128, 128, shape).astype(np.int8)}
+    nodes = [
+        node("DequantizeLinear", "x s z", "real"),
+        node(op, "real", "moved", blocksize=2, **how),
+        node("QuantizeLinear", "moved s z", "y"),
+    ]
+    made = model(nodes, inputs, ["y"], {"s": np.array(0.1, np.float32), "z": np.array(3, np.int8)})
+    network = compile(read(tmp_path, made), "n16")
+    assert len(network.layers) == 1 and not network.host
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        found = run_on(device, network, inputs)
+    np.testing.assert_array_equal(found["y"], reference(made, inputs)["y"])

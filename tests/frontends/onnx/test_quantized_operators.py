@@ -80,6 +80,27 @@ def test_linear_resize(tmp_path: Path, seed: int, mode: str, scale: float) -> No
     same(tmp_path, build, shape, within=int(scale == 0.05))
 
 
+@pytest.mark.parametrize("mode", ["half_pixel", "asymmetric", "align_corners"])
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [((12, 10), (36, 30)), ((12, 10), (18, 25)), ((20, 16), (15, 12)), ((13, 11), (26, 21))],
+)
+def test_linear_resize_by_other_factors(
+    tmp_path: Path, mode: str, shape: tuple[int, int], size: tuple[int, int]
+) -> None:
+    """Positions are those of exact arithmetic; few values are next to a tie that float32 decides otherwise."""
+    build, x = Qdq("int8"), integers(1, 20, *shape, dtype="int8")
+    build.held |= {"empty": np.array([], np.float32), "size": np.array([1, 20, *size])}
+    ends = f"{build.real('a', 0.05, 3)} empty empty size"
+    made = build.add("Resize", ends, "p", mode="linear", coordinate_transformation_mode=mode)
+    build.quantized(made, 0.05, 3)
+    whole = model(build.nodes, {"a": x}, ["y"], build.held, 19)
+    network = compile(read(tmp_path, whole), "n16", rounding="onnxruntime", strict=True)
+    off = np.abs(network(a=x)["y"].astype(int) - reference(whole, {"a": x})["y"])
+    print(f"{mode}, {shape} to {size}: {np.mean(off > 0):.2%} of the values differ")
+    assert off.max() <= 1 and np.mean(off > 0) < 0.04
+
+
 @pytest.mark.parametrize(("mode", "most"), [("half_pixel", 0.025), ("asymmetric", 0.08)])
 @pytest.mark.parametrize("scale", [0.05, 0.0173])
 @pytest.mark.parametrize("zero", [3, 128])

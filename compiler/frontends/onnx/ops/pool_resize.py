@@ -357,7 +357,7 @@ def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
     check_size(tuple(sizes.get(i, n) for i, n in enumerate(x.shape)))
     if x.rank == 4 and sizes.keys() <= {2, 3} and all(len(parts) == 1 for parts in matrices.values()):
         of_axes = {axis: part.matrix for axis, (part,) in matrices.items()}
-        how = _bilinear(x.shape[2:], of_axes)
+        how = _bilinear(x.shape[2:], of_axes, quantized=quantized)
         if how is not None:
             x = emitter.in_order(x, channels_last(4))
             shape = (*x.shape[:2], *how["size"])
@@ -366,7 +366,7 @@ def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
             return [_interpolated_image(emitter, node, x, of_axes)]
     if quantized:
         raise UnsupportedNodeError(
-            f"{why} of quantized values, except linearly and by factors whose weights are multiples of 1/{_FRACTIONS}"
+            f"{why} of quantized values, except linearly with weights that differ in at most {_MAX_KINDS:,} ways"
         )
     body = BodyBuilder(node, [x])
     made = body.given(0)
@@ -383,11 +383,17 @@ def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
     return body.converted(emitter, made)
 
 
-#: Number of which all weights of a bilinear resizing on the accelerator are multiples of the reciprocal.
+#: Number of whose reciprocal all weights of a bilinear resizing of float values on the accelerator are multiples.
 _FRACTIONS = 32
+#: Maximum number of combinations of weights of rows and of columns, and of units of their products, on the accelerator.
+_MAX_KINDS, _MAX_UNITS = 2500, 1 << 15
+#: Largest error of weights that are computed in single precision.
+_WEIGHT_ERROR = 1e-5
 
 
-def _bilinear(image: tuple[int, ...], matrices: dict[int, np.ndarray]) -> dict[str, Any] | None:
+def _bilinear(
+    image: tuple[int, ...], matrices: dict[int, np.ndarray], *, quantized: bool
+) -> dict[str, Any] | None:
     """Return the attributes of a `resize_bilinear` with the same matrices; None if there is none, or with many weights.
 
     Parameters
@@ -396,20 +402,38 @@ def _bilinear(image: tuple[int, ...], matrices: dict[int, np.ndarray]) -> dict[s
         Height and width of the image.
     matrices : dict of int to (outputs, inputs) array
         Matrix of each axis (2 or 3) that is resized.
+    quantized : bool
+        True if any weights are permitted whose number the accelerator supports. Float values are otherwise multiplied
+        by the matrices.
     """
     wanted = [matrices.get(axis, np.eye(total)) for axis, total in zip((2, 3), image, strict=True)]
     size = len(wanted[0]), len(wanted[1])
-    if any((each * _FRACTIONS % 1).any() for each in wanted):
+    if not quantized and any((each * _FRACTIONS % 1).any() for each in wanted):
         return None
     for corners, centers in ((False, True), (True, False), (False, False)):
         pairs = [(made - corners, total - corners) for made, total in zip(size, image, strict=True)]
-        even = all(made > 0 < total and max(made, total) % min(made, total) == 0 for made, total in pairs)
-        if even and all(
-            np.array_equal(_line(made, total, corners=corners, centers=centers), each)
+        if not all(made > 0 < total for made, total in pairs):
+            continue
+        if quantized:
+            units = [2 * made // math.gcd(made, total) for made, total in pairs]
+            permitted = math.prod(units) <= _MAX_UNITS and _kinds(wanted) <= _MAX_KINDS
+        else:
+            permitted = all(max(pair) % min(pair) == 0 for pair in pairs)
+        if permitted and all(
+            np.allclose(
+                _line(made, total, corners=corners, centers=centers), each, rtol=0, atol=_WEIGHT_ERROR
+            )
             for made, total, each in zip(size, image, wanted, strict=True)
         ):
             return {"size": size, "corners": corners, "centers": centers}
     return None
+
+
+def _kinds(matrices: list[np.ndarray]) -> int:
+    """Return the number of combinations of different weights of rows and of columns."""
+    return math.prod(
+        len({tuple(np.round(row[row > _WEIGHT_ERROR], 4)) for row in matrix}) for matrix in matrices
+    )
 
 
 def _line(made: int, total: int, *, corners: bool, centers: bool) -> np.ndarray:
