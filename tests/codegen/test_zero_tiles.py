@@ -195,7 +195,8 @@ def test_cycles_fall_with_the_share_of_tiles(share: float, rng: np.random.Genera
     )
     assert report["floor_cycles"] <= report["cycles"] <= (kept + 0.06) * 65_536
     assert report["macs"] == 128 * 512 * 256
-    assert report["skipped_macs"] == round((1 - kept) * report["macs"])
+    # A few tiles are multiplied although they are zero, where a command more would take longer.
+    assert 0.95 * (1 - kept) * report["macs"] <= report["skipped_macs"] <= (1 - kept) * report["macs"]
     assert report["utilization"] == pytest.approx(65_536 / report["cycles"])
 
 
