@@ -83,8 +83,8 @@ def wide_pool(tmp_path):
     draft = Draft(np.random.default_rng(0), "int8")
     window = {"filterHeight": 9, "filterWidth": 9, "strideH": 1, "strideW": 1}
     settings = options("Pool2D", padding=schema.Padding.VALID, fusedActivationFunction=0, **window)
-    x = draft.input((1, 9, 9, 8))
-    draft.op("MAX_POOL_2D", [x], (1, 1, 1, 8), settings, like=x)
+    x = draft.input((1, 10, 10, 8))
+    draft.op("AVERAGE_POOL_2D", [x], (1, 2, 2, 8), settings, like=x)
     path = tmp_path / "pool.tflite"
     path.write_bytes(draft.file())
     return path
