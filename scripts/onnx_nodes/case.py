@@ -12,7 +12,6 @@ from onnx import numpy_helper
 from compiler.frontends.builder import WHERE_LISTED
 from compiler.frontends.onnx.values import INTERFACE
 from compiler.onnx_backend import MlaBackend, MlaBackendRep
-from compiler.quantize.plan import EDGE
 from hw.errors import InputError, MlaError, shown
 from scripts.onnx_nodes.compare import Arrays, MismatchError, checked
 from scripts.onnx_nodes.scope import RANDOM, obstacle
@@ -167,12 +166,12 @@ def _prepared(model: onnx.ModelProto, sample: Mapping[str, Any]) -> MlaBackendRe
 def _where(ready: MlaBackendRep) -> tuple[Placement, str]:
     network = ready.network
     if network.infos:
-        host = [each for each in network.host if each.reason != EDGE]
+        host = [each for each in network.host if not each.edge]
         return (Placement.BOTH, _reasons(host)) if host else (Placement.ACCELERATOR, "")
     views = all(each.op == "reshape" for each in network.host)
     return (Placement.VIEW, "") if views else (Placement.HOST, _reasons(network.host))
 
 
 def _reasons(host: Sequence[Any]) -> str:
-    specific = [each for each in host if each.reason != EDGE and each.op != "reshape"] or host
+    specific = [each for each in host if not each.edge and each.op != "reshape"] or host
     return "; ".join(dict.fromkeys(f"{each.op}: {each.reason}" for each in specific))[:_SHOWN]
