@@ -7,9 +7,9 @@ import pytest
 from tests.formal.prover import prove
 from tests.formal.queue_contracts import CONTRACTS
 
-#: The order depends on the queue's history, so it is checked only in the first cycles after reset. The other
-#: contracts are proved by induction.
-BOUNDED = {"order": 8}
+#: The order depends on the queue's history, so it is checked only in the first cycles after reset, and in two more by
+#: `tests/soak/test_proofs.py`. The other contracts are proved by induction.
+BOUNDED = {"order": 6}
 
 
 @pytest.mark.parametrize("name", CONTRACTS)
