@@ -22,8 +22,9 @@ from hw.isa.commands import MATRIX_WORD, UNIT_FIELDS
 _DELAY = 150
 #: Number of steps by which MATRIX commands are issued in advance.
 _MATRIX_LEAD_STEPS = 1
-#: Cycles of a FUSE command besides its points. Commands that depend on each other take longer, independent ones less.
-_START = 30
+#: Cycles of a FUSE command besides its points: if it drains sums, and in a FUSE-only step, whose commands usually read
+#: results of the previous one.
+_DRAIN_START, _FUSE_ONLY_START = 30, 90
 #: Position of the lowest bit of the buffer index in an address.
 _BUFFER_BIT = 48
 
@@ -364,10 +365,11 @@ def _pieces(step: TileStep) -> list[TileStep]:
 
 def _work(step: TileStep, config: MlaConfig) -> tuple[int, int, int]:
     """Return a step's cycles on MATRIX, on FUSE, and for loading the results of other steps."""
+    start = _DRAIN_START if step.matrix else _FUSE_ONLY_START
     loads = sum(cycles(c, config) for c in step.loads)
     matrix, fuse = (
         sum(cycles(c, config) for c in step.matrix),
-        sum(cycles(c, config) + _START for c in step.fuse),
+        sum(cycles(c, config) + start for c in step.fuse),
     )
     return matrix, fuse, loads + _DELAY if loads else 0
 
