@@ -134,7 +134,8 @@ def compile(
         Names of nodes or operators of a float model that are not quantized and run in float32 on the host.
     int16 : sequence of str
         Names of nodes or operators of a float model whose activations are quantized to int16 instead of int8; "all" for
-        all nodes (docs/quantization.md).
+        all nodes, "auto" for as few results as meet `accuracy_budget`, or else 30 dB, relative to the float model
+        (docs/quantization.md).
     accuracy_budget : AccuracyBudget or None
         Loss of accuracy, on the calibration samples, that weights with 2 to 7 bits may cause; the model may also be a
         quantized one. None: weights have 8 bits, or those of the model.

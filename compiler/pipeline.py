@@ -342,6 +342,7 @@ def _quantized(graph: Graph, config: MlaConfig, options: CompileOptions) -> tupl
         rounding=cast(Kernels, options.rounding),
         random=given is None,
         lanes=_lanes(config),
+        budget=options.accuracy_budget,
     )
     made = simplify(made)
     if options.accuracy_budget is not None:

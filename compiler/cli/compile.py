@@ -109,7 +109,8 @@ def add_compile(parser: argparse.ArgumentParser, *, fuse: bool = False) -> None:
         action="append",
         default=[],
         help="quantize the activations of this node of a float model (or of all nodes of this operator, or of `all` "
-        "nodes) to int16 instead of int8 (repeatable)",
+        "nodes) to int16 instead of int8 (repeatable); `auto`: of as few results as meet --accuracy-budget (default: "
+        "30 dB) relative to the float model",
     )
     parser.add_argument(
         "--accuracy-budget",

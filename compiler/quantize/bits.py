@@ -14,6 +14,7 @@ from compiler.passes import simplify
 from compiler.quantize.plan import LAYOUT, WEIGHTED, is_float
 from compiler.quantize.ranges import MIN_SCALE, Calibration, Sample, samples_of, with_states
 from compiler.quantize.report import LayerBits, OutputErrors, WeightReport
+from compiler.quantize.sensitivity import check_labels
 from compiler.quantize.weights import (
     MAX_BIAS,
     MAX_BITS,
@@ -457,20 +458,7 @@ class _Check:
         self.graph, self.budget = graph, budget
         self.rounding: Kernels = rounding
         if budget.worse is not None:
-            if len(graph.sample_outputs) != 1:
-                raise InputError(
-                    "accuracy_budget: a budget in labels needs a model with one output, "
-                    f"not {len(graph.sample_outputs)}"
-                )
-            if len(budget.labels) != len(samples):
-                raise InputError(
-                    f"accuracy_budget: {len(samples):,} samples need as many labels, "
-                    f"not {len(budget.labels):,}"
-                )
-            classes = graph.tensors[graph.sample_outputs[0]].elements
-            outside = [label for label in budget.labels if not 0 <= label < classes]
-            if outside:
-                raise InputError(f"accuracy_budget: labels must be 0..{classes - 1}, not {outside[0]}")
+            check_labels(graph, samples, budget.labels)
             self.samples = list(samples)
         else:
             self.samples = list(samples[:_CHECKED_SAMPLES])

@@ -311,8 +311,8 @@ def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
     return None
 
 
-#: Name that stands for all nodes.
-ALL = "all"
+#: Name that stands for all nodes, and the one that stands for nodes that `quantize` chooses.
+ALL, AUTO = "all", "auto"
 #: Products whose results FUSE stores as int16 as well as int8.
 _PRODUCTS_OF_WEIGHTS = ("conv2d", "depthwise_conv2d", *DENSE)
 

@@ -9,9 +9,11 @@ import numpy as np
 
 from compiler.ir.graph import Graph, rebuild
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.options import AccuracyBudget
 from compiler.passes import simplify
 from compiler.quantize.plan import (
     ALL,
+    AUTO,
     EDGE,
     EDGE_INSIDE,
     FIXED,
@@ -44,7 +46,7 @@ from compiler.quantize.ranges import (
 )
 from compiler.quantize.report import OutputErrors, QuantizationReport, TensorReport, output_reports
 from compiler.quantize.rewrite import Rewriter
-from compiler.quantize.sensitivity import limited_output, limits_of, node_sensitivity
+from compiler.quantize.sensitivity import choose_int16, limited_output, limits_of, node_sensitivity
 from compiler.reference import Kernels, evaluate
 from hw.errors import InputError
 
@@ -164,6 +166,7 @@ def quantize(
     random: bool = False,
     limits: bool = True,
     lanes: int | None = None,
+    budget: AccuracyBudget | None = None,
 ) -> tuple[Graph, QuantizationReport]:
     """Quantize a trained float32 graph to int8.
 
@@ -183,6 +186,7 @@ def quantize(
         Names of nodes or operators, including those in subgraphs, that remain in floating point.
     int16 : collection of str
         Names of nodes or operators, including those in subgraphs, whose activations become int16; "all" for all nodes.
+        With "auto", as few results as meet `budget` also become int16, those outside of subgraphs that add most noise.
     rounding : Kernels
         Kernels whose rounding is used to measure errors.
     random : bool
@@ -193,17 +197,25 @@ def quantize(
         Rows of a tile of weights on the target, of which blocks of weights with a scale of their own must be multiples
         to keep their integers; the weights of other blocks are quantized like float weights. 0: no blocks keep their
         integers; None: all do.
+    budget : AccuracyBudget or None
+        Accuracy, relative to the float graph, that results chosen by "auto" have to meet; None for 30 dB.
 
     Raises
     ------
     InputError
-        The graph is quantized already or has no float32 values, the samples do not match the inputs, or a name in
-        `skip` or `int16` does not exist.
+        The graph is quantized already or has no float32 values, the samples do not match the inputs or are random with
+        "auto", the labels of `budget` do not match the samples, or a name in `skip` or `int16` does not exist.
     """
     graph = simplify(graph)
     why = obstacle(graph)
     if why is not None:
         raise InputError(f"{graph.name!r} {why}")
+    automatic = AUTO in int16
+    int16 = set(int16) - {AUTO}
+    if automatic and random:
+        raise InputError(
+            f"int16 {AUTO!r} needs calibration samples, on which it measures the noise of results"
+        )
     graph, integers = without_hybrids(graph)
     graph, integers = prepared(graph, {*skip, *int16}, integers)
     graph = without_blocks(graph, lambda node: keeps_blocks(graph, node, lanes))
@@ -252,9 +264,18 @@ def quantize(
         nodes = int16_nodes(within, names, kept)
         return Rewriter(inside, kept, of, per_channel, expected, states, nodes, samples, integers)
 
+    def quantized_with(more: Collection[str], samples: list[Sample]) -> tuple[Graph, Mapping[str, Tensor]]:
+        made = rewriter_with({*int16, *more}, samples)
+        graph = made.run()
+        return graph, {name: each for name, each in made.integers.items() if name not in sharing.covered}
+
+    measured = given[: _measured_count(watched, len(given), random=random)]
+    chosen = None
+    if automatic and ALL not in int16:
+        chosen = choose_int16(within, given, lambda more: quantized_with(more, values), rounding, budget)
+        int16 |= set(chosen.nodes)
     rewriter = rewriter_with(int16, values)
     result = rewriter.run()
-    measured = given[: _measured_count(watched, len(given), random=random)]
     names = {name: tensor for name, tensor in rewriter.integers.items() if name not in sharing.covered}
     errors = _measured(floors, result, names, measured, values, rounding)
 
@@ -275,16 +296,9 @@ def quantize(
     report = node_sensitivity(report, floors, result, rewriter.integers, measured, rounding)
     limited = limited_output(report) if limits and ALL not in int16 else None
     if limited is not None:
-        found = limits_of(
-            limited,
-            within,
-            names,
-            measured,
-            lambda more: rewriter_with({*int16, *more}, []).run(),
-            rounding,
-        )
+        found = limits_of(limited, within, measured, lambda more: quantized_with(more, []), rounding)
         report = replace(report, limits=found)
-    return result, report
+    return result, replace(report, int16=chosen)
 
 
 def _input_ranges(quantized: Graph, samples: list[Sample]) -> dict[str, tuple[float | None, float | None]]:

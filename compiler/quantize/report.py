@@ -142,6 +142,37 @@ class OutputLimits:
     int16: tuple[WideQuality, ...]
 
 
+@identity("ChosenInt16", "nodes", "before_db", "sqnr_db", "met")
+@dataclass(frozen=True)
+class ChosenInt16:
+    """Nodes whose results were chosen to be int16 (`--int16 auto`).
+
+    Parameters
+    ----------
+    nodes : tuple of str
+        The nodes, of the compiler's graph.
+    before_db, sqnr_db : float or None
+        Lowest signal-to-noise ratio of an output in dB with int8 results and with these results in int16, on the
+        samples on which they were chosen; None if all outputs are equal.
+    met : bool
+        True if the outputs meet the accuracy budget.
+    """
+
+    nodes: tuple[str, ...]
+    before_db: float | None
+    sqnr_db: float | None
+    met: bool
+
+    @staticmethod
+    def from_document(document: Mapping[str, Any]) -> "ChosenInt16":
+        """Restore from an untrusted document; raise KeyError, TypeError or ValueError if it is not valid."""
+        before_db, sqnr_db = (
+            None if document[name] is None else float(document[name]) for name in ("before_db", "sqnr_db")
+        )
+        nodes = tuple(str(name) for name in document["nodes"])
+        return ChosenInt16(nodes, before_db, sqnr_db, bool(document["met"]))
+
+
 @identity("LayerBits", "node", "bits", "weights")
 @dataclass(frozen=True)
 class LayerBits:
@@ -232,7 +263,8 @@ class WeightReport:
     "limits",
     "ranges",
     "weights",
-    added=("ranges", "weights"),
+    "int16",
+    added=("ranges", "weights", "int16"),
 )
 @dataclass(frozen=True)
 class QuantizationReport:
@@ -257,6 +289,8 @@ class QuantizationReport:
         the samples were random.
     weights : WeightReport or None
         Bits of the weights of each layer; None if all weights have 8 bits. The other figures are those with 8 bits.
+    int16 : ChosenInt16 or None
+        Results that were chosen to be int16; None if the user did not ask for a choice.
     """
 
     samples: int
@@ -268,6 +302,7 @@ class QuantizationReport:
     limits: OutputLimits | None = None
     ranges: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
     weights: WeightReport | None = None
+    int16: ChosenInt16 | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the report as a JSON-serializable dict."""
@@ -305,6 +340,8 @@ class QuantizationReport:
         }
         weights = document.get("weights")
         fields["weights"] = None if weights is None else WeightReport.from_document(weights)
+        chosen = document.get("int16")
+        fields["int16"] = None if chosen is None else ChosenInt16.from_document(chosen)
         counts = {name: int(document[name]) for name in ("samples", "measured")}
         return QuantizationReport(**counts, random=bool(document["random"]), **fields)
 
@@ -351,7 +388,7 @@ def summary(document: Mapping[str, Any]) -> list[str]:
     if noisy:
         worst = ", ".join(f"{_short(name)} {_db(db)}" for db, name in noisy[:_LISTED_NODES])
         lines.append(f"  lowest signal-to-noise ratios of single nodes: {worst}")
-    return [*lines, *_limits(document.get("limits")), *weights]
+    return [*lines, *_chosen(document.get("int16")), *_limits(document.get("limits")), *weights]
 
 
 def _weights(found: Mapping[str, Any] | None) -> list[str]:
@@ -378,6 +415,16 @@ def _weights(found: Mapping[str, Any] | None) -> list[str]:
         f"  compared with int8 weights: {accuracy}",
         f"  bits: {layers}",
     ]
+
+
+def _chosen(found: Mapping[str, Any] | None) -> list[str]:
+    """Return the lines on the results that were chosen to be int16."""
+    if found is None:
+        return []
+    names = ", ".join(_short(name) for name in found["nodes"]) or "none"
+    change = f": {_db(found['sqnr_db'])}, {_db(found['before_db'])} with int8" if found["nodes"] else ""
+    missed = "" if found["met"] else "; more do not help to meet the accuracy budget"
+    return [f"  results in int16: {names}{change}{missed}"]
 
 
 def _limits(limits: Mapping[str, Any] | None) -> list[str]:

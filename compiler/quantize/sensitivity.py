@@ -2,16 +2,18 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
+from compiler.options import AccuracyBudget
 from compiler.quantize.plan import ALL
 from compiler.quantize.ranges import Sample, SoftmaxRange, stored
 from compiler.quantize.report import (
+    ChosenInt16,
     NodeLimit,
     OutputErrors,
     OutputLimits,
@@ -21,6 +23,7 @@ from compiler.quantize.report import (
 )
 from compiler.reference import Kernels, evaluate
 from compiler.reference.evaluate import run_node
+from hw.errors import InputError
 
 #: Number of samples to measure; each is evaluated twice in numpy.
 _MEASURED = 2
@@ -116,8 +119,8 @@ def _operand(tensor: Tensor, values: Mapping[str, NDArray]) -> NDArray:
 _SUFFICIENT_DB = 30.0
 #: Maximum number of activations whose effect on the output is measured, and maximum number tried as int16.
 _CANDIDATES, _TRIED = 24, 6
-#: Number of samples on which int16 is tried.
-_TRIED_SAMPLES = 4
+#: Number of samples on which int16 is tried, and on which results are chosen for a budget in decibels.
+_TRIED_SAMPLES, _CHOSEN_SAMPLES = 4, 8
 #: An activation is tried as int16 only if it causes at least this share of the output's noise.
 _SMALLEST_SHARE = 0.02
 
@@ -132,18 +135,19 @@ def limited_output(report: QuantizationReport) -> OutputReport | None:
     return None if report.random or not low else min(low, key=lambda each: each.sqnr_db or 0.0)
 
 
+#: Returns the quantized graph in which the results of given nodes are int16, and its tensors by name of the float
+#: tensor that they represent.
+QuantizedWith = Callable[[Sequence[str]], tuple[Graph, Mapping[str, Tensor]]]
+
+
 def limits_of(
     output: OutputReport,
     graph: Graph,
-    integers: Mapping[str, Tensor],
     samples: Sequence[Sample],
-    quantized_with: Callable[[Sequence[str]], Graph],
+    quantized_with: QuantizedWith,
     rounding: Kernels,
 ) -> OutputLimits:
     """Return the nodes that limit the quality of an output, and its quality with their results in int16.
-
-    The noise of each activation is propagated separately through the float graph. Candidates are the activations with
-    the largest relative rounding errors, and the last ones, whose noise no later layer averages.
 
     Parameters
     ----------
@@ -151,18 +155,39 @@ def limits_of(
         The output to analyse.
     graph : Graph
         The float graph.
-    integers : dict
-        Tensors of the quantized graph, by name of the float tensor that they represent.
     samples : list of Sample
         Samples, of which the first ones are used.
-    quantized_with : function
-        Returns the quantized graph in which the results of given nodes are int16.
+    quantized_with : QuantizedWith
+        Quantizes the graph with the results of additional nodes in int16.
     rounding : Kernels
         Kernels whose rounding is used for quantized graphs.
     """
     samples = samples[:_TRIED_SAMPLES]
-    wanted = evaluate(graph, samples[0], keep=True)
-    whole = _noise_of(output.name, graph, quantized_with(()), samples[:1], rounding)
+    shares = _noise_shares(output.name, graph, samples[0], *quantized_with(()), rounding)
+    worst = tuple(each.node for each in shares[:_TRIED] if each.share >= _SMALLEST_SHARE)
+    tried = []
+    for nodes in (worst, (ALL,)):
+        if nodes:
+            errors_of = _noise_of(output.name, graph, quantized_with(nodes)[0], samples, rounding)
+            tried.append(WideQuality(nodes, errors_of.sqnr_db))
+    return OutputLimits(output.name, tuple(shares), tuple(tried))
+
+
+def _noise_shares(
+    output: str,
+    graph: Graph,
+    sample: Sample,
+    quantized: Graph,
+    integers: Mapping[str, Tensor],
+    rounding: Kernels,
+) -> list[NodeLimit]:
+    """Return the noise of an output from each of the activations that are likely to limit it, in descending order.
+
+    The noise of each activation is propagated separately through the float graph. Candidates are the int8 activations
+    with the largest relative rounding errors, and the last ones, whose noise no later layer averages.
+    """
+    wanted = evaluate(graph, sample, keep=True)
+    whole = _noise_of(output, graph, quantized, [sample], rounding)
     rounded: dict[str, NDArray] = {}
     errors: dict[str, float] = {}
     for name, tensor in integers.items():
@@ -178,18 +203,115 @@ def limits_of(
     candidates = dict.fromkeys((*noisy[: _CANDIDATES // 2], *reversed(last[: _CANDIDATES // 2])))
     shares = []
     for name in candidates:
-        found = _propagated(graph, wanted, name, rounded[name])[output.name]
-        noise = float(np.square(found - wanted[output.name], dtype=np.float64).sum())
+        found = _propagated(graph, wanted, name, rounded[name])[output]
+        noise = float(np.square(found - wanted[output], dtype=np.float64).sum())
         producer = graph.producer(name)
         shares.append(NodeLimit(producer.name if producer else name, noise / (whole.noise or 1.0)))
-    shares.sort(key=lambda each: -each.share)
-    worst = tuple(each.node for each in shares[:_TRIED] if each.share >= _SMALLEST_SHARE)
-    tried = []
-    for nodes in (worst, (ALL,)):
-        if nodes:
-            errors_of = _noise_of(output.name, graph, quantized_with(nodes), samples, rounding)
-            tried.append(WideQuality(nodes, errors_of.sqnr_db))
-    return OutputLimits(output.name, tuple(shares), tuple(tried))
+    return sorted(shares, key=lambda each: -each.share)
+
+
+def check_labels(graph: Graph, samples: Sequence[Sample], labels: Sequence[int]) -> None:
+    """Raise InputError unless a graph has one output, and its samples as many valid labels."""
+    if len(graph.sample_outputs) != 1:
+        raise InputError(
+            "accuracy_budget: a budget in labels needs a model with one output, "
+            f"not {len(graph.sample_outputs)}"
+        )
+    if len(labels) != len(samples):
+        raise InputError(
+            f"accuracy_budget: {len(samples):,} samples need as many labels, not {len(labels):,}"
+        )
+    classes = graph.tensors[graph.sample_outputs[0]].elements
+    outside = [label for label in labels if not 0 <= label < classes]
+    if outside:
+        raise InputError(f"accuracy_budget: labels must be 0..{classes - 1}, not {outside[0]}")
+
+
+@dataclass(frozen=True)
+class _Quality:
+    """Quality of a quantized graph: its worst output, and by how much it misses the budget, in dB or labels."""
+
+    output: str
+    sqnr_db: float | None
+    missing: float
+
+
+def choose_int16(
+    graph: Graph,
+    samples: Sequence[Sample],
+    quantized_with: QuantizedWith,
+    rounding: Kernels,
+    budget: AccuracyBudget | None = None,
+) -> ChosenInt16:
+    """Choose the activations that become int16 so that the outputs meet an accuracy budget.
+
+    Activations are chosen in the order of the noise that they cause in the worst output, as few of them as meet the
+    budget, found by bisection. If all those that cause noise do not, they are chosen if they improve the outputs, and
+    the next ones are searched for.
+
+    Parameters
+    ----------
+    graph : Graph
+        The float graph.
+    samples : list of Sample
+        Samples; a budget in decibels is checked on the first ones.
+    quantized_with : QuantizedWith
+        Quantizes the graph with the results of additional nodes in int16.
+    rounding : Kernels
+        Kernels whose rounding is used for quantized graphs.
+    budget : AccuracyBudget or None
+        Permitted loss of accuracy relative to the float graph: the lowest signal-to-noise ratio of an output in dB, or
+        the largest number of samples that the float graph labels rightly and the quantized graph does not. Default:
+        30 dB.
+
+    Raises
+    ------
+    InputError
+        A budget in labels does not fit the outputs or the samples.
+    """
+    labels = budget.labels if budget and budget.worse is not None else ()
+    if labels:
+        check_labels(graph, samples, labels)
+    checked = list(samples if labels else samples[:_CHOSEN_SAMPLES])
+    exact = [evaluate(graph, sample) for sample in checked]
+
+    def quality(nodes: Sequence[str]) -> _Quality:
+        made, _ = quantized_with(nodes)
+        found = [evaluate(made, sample, rounding=rounding) for sample in checked]
+        errors = {name: OutputErrors() for name in graph.sample_outputs}
+        for wanted, got in zip(exact, found, strict=True):
+            for name, each in errors.items():
+                each.add(wanted[name], got[name])
+        ratios = {name: each.sqnr_db for name, each in errors.items() if each.sqnr_db is not None}
+        worst = min(ratios, key=lambda name: ratios[name], default=graph.sample_outputs[0])
+        ratio = ratios.get(worst)
+        if budget is None or budget.worse is None:
+            least = _SUFFICIENT_DB if budget is None or budget.sqnr_db is None else budget.sqnr_db
+            return _Quality(worst, ratio, 0.0 if ratio is None else least - ratio)
+        lost = sum(
+            int(wanted[worst].argmax()) == label != int(got[worst].argmax())
+            for wanted, got, label in zip(exact, found, labels, strict=True)
+        )
+        return _Quality(worst, ratio, lost - budget.worse)
+
+    chosen: list[str] = []
+    before = now = quality(())
+    while now.missing > 0:
+        shares = _noise_shares(now.output, graph, samples[0], *quantized_with(chosen), rounding)
+        more = [each.node for each in shares if each.share >= _SMALLEST_SHARE and each.node not in chosen]
+        found = quality([*chosen, *more]) if more else now
+        if found.missing >= now.missing:
+            break
+        first, last = 1, len(more)
+        while found.missing <= 0 and first < last:
+            middle = (first + last) // 2
+            fewer = quality([*chosen, *more[:middle]])
+            if fewer.missing <= 0:
+                last, found = middle, fewer
+            else:
+                first = middle + 1
+        chosen, now = [*chosen, *more[:last]], found
+    return ChosenInt16(tuple(chosen), before.sqnr_db, now.sqnr_db, now.missing <= 0)
 
 
 def _first_of_groups(graph: Graph, names: Iterable[str]) -> list[str]:

@@ -39,6 +39,7 @@ STABLE = {
     "AccuracyBudget": "worse sqnr_db labels",
     "Addend": "tensor stage fields",
     "BSource": "NONE ACC SP",
+    "ChosenInt16": "nodes before_db sqnr_db met",
     "Compare": "ALWAYS EQ NE LT GE LTU GEU",
     "ConvLayer": (
         "name nodes ops x y shapes macs batch weights drain strides pads dilations groups x_zp w_zp outputs_per_group "
@@ -110,7 +111,7 @@ STABLE = {
     "Post": "NONE SCALE COUNT RECIP RSQRT ROW SLOT VAR_RSQRT",
     "ProgramText": "replaces text",
     "Quantization": "scale zero_point axis",
-    "QuantizationReport": "samples measured random outputs tensors kept limits ranges weights",
+    "QuantizationReport": "samples measured random outputs tensors kept limits ranges weights int16",
     "Reduce": "NONE SUM MAX MIN",
     "ReduceLayer": "name nodes ops x y shapes macs batch how dims lanes x_zp post rounding fields",
     "Rejected": "stage reason form",

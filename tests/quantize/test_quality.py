@@ -1,6 +1,7 @@
 """Corrections that raise the quality of quantized float models, int16 activations, and the report of what limits it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from compiler.frontends.onnx import read_onnx
 from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import OPS
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.options import AccuracyBudget
 from compiler.quantize import QuantizationReport, quantize
 from compiler.quantize.plan import EDGE, folded_scales
 from compiler.quantize.ranges import ChannelMeans, symmetric_16
@@ -181,6 +183,90 @@ def test_report_names_the_nodes_that_limit_an_output() -> None:
     assert QuantizationReport.from_document(report.document()) == report
     better, _ = quantize(graph, [{name: each[None]} for each in given], int16=some.nodes)
     assert "int16" in {better.out(each).dtype for each in better}
+
+
+def test_as_few_results_as_meet_the_budget_become_int16() -> None:
+    """With one chosen result fewer, the budget is missed; the quality is measured here from the outputs."""
+    network = FLOAT_NETWORKS["voice_detector"]()
+    graph = float_graph(network)
+    (name,) = graph.inputs
+    given = [{name: each[None]} for each in network.samples(np.random.default_rng(1), 4)]
+    budget = AccuracyBudget(sqnr_db=22)
+
+    def quality(made: Graph) -> float:
+        signal = noise = 0.0
+        for each in given:
+            (wanted,), (found,) = (evaluate(which, each).values() for which in (graph, made))
+            signal, noise = (
+                signal + np.square(wanted.astype(float)).sum(),
+                noise + np.square(found - wanted).sum(),
+            )
+        return float(10 * np.log10(signal / noise))
+
+    narrow, _ = quantize(graph, given)
+    made, report = quantize(graph, given, int16=("auto",), budget=budget)
+    chosen = report.int16
+    assert chosen is not None and chosen.met and 0 < len(chosen.nodes) < 10
+    assert quality(narrow) < 22 <= quality(made)
+    assert chosen.before_db == pytest.approx(quality(narrow)) and (chosen.sqnr_db or 99) >= 22
+    wide = {each for each in made.tensors.values() if each.dtype == "int16" and each.data is None}
+    assert wide and len(wide) < len(list(made))
+    (line,) = [each for each in summary(report.document()) if each.startswith("  results in int16: ")]
+    assert f"{chosen.before_db:.1f} dB with int8" in line and chosen.nodes[0] in line
+    assert QuantizationReport.from_document(report.document()) == report
+    lower = AccuracyBudget(sqnr_db=quality(narrow) - 0.1)
+    assert quantize(graph, given, int16=("auto",), budget=lower)[1].int16 == replace(
+        chosen, nodes=(), sqnr_db=chosen.before_db
+    )
+
+
+def test_a_budget_that_int16_does_not_meet(tmp_path) -> None:
+    graph = graph_of(tmp_path, BLOCK, WITHIN)
+    given = samples(IMAGE, 4)
+    _, report = quantize(graph, given, int16=("auto",), budget=AccuracyBudget(sqnr_db=120))
+    assert report.int16 is not None and not report.int16.met and report.int16.nodes
+    assert (report.int16.sqnr_db or 0) > (report.int16.before_db or 0)
+    (line,) = [each for each in summary(report.document()) if each.startswith("  results in int16: ")]
+    assert line.endswith("; more do not help to meet the accuracy budget")
+    kept, plain = (quantize(graph, given, int16=names) for names in (("auto",), ()))
+    assert kept[1].int16 is not None and kept[1].int16.met and not kept[1].int16.nodes
+    assert [str(each) for each in kept[0]] == [str(each) for each in plain[0]]
+
+
+@pytest.mark.parametrize("rounding", ["reference", "onnxruntime"])
+def test_results_that_a_budget_in_labels_needs_in_int16(tmp_path, rounding) -> None:
+    """Scores of about 100 that differ by less than an int8 step have the same int8 values, and the first one wins."""
+    nodes = [node("Gemm", "x w b", "s"), node("Relu", "s", "y")]
+    constants = {"w": 0.05 * numbers(16, 6), "b": np.full(6, 100, np.float32)}
+    graph = graph_of(tmp_path, nodes, constants, (1, 16))
+    given = [{"x": numbers(1, 16, seed=seed)} for seed in range(24)]
+    labels = [int(evaluate(graph, each)["y"].argmax()) for each in given]
+    budget = AccuracyBudget(worse=1, labels=labels)
+
+    def lost(made: Graph) -> int:
+        found = [int(evaluate(made, each, rounding=rounding)["y"].argmax()) for each in given]
+        return sum(a != b for a, b in zip(found, labels, strict=True))
+
+    assert lost(quantize(graph, given, rounding=rounding)[0]) > 4
+    made, report = quantize(graph, given, int16=("auto",), budget=budget, rounding=rounding)
+    assert report.int16 is not None and report.int16.met and lost(made) <= 1
+    network = compile(
+        graph, "n8", calibration=given, int16=("auto",), accuracy_budget=budget, rounding=rounding
+    )
+    assert network.quantization is not None and network.quantization.int16 == report.int16
+    assert network.graph is not None
+    for each in given[:3]:
+        wanted = evaluate(network.graph, each, rounding=rounding)
+        np.testing.assert_array_equal(network(**each)["y"], wanted["y"])
+    with pytest.raises(InputError, match="24 samples need as many labels, not 23"):
+        quantize(graph, given, int16=("auto",), budget=replace(budget, labels=labels[1:]))
+    with pytest.raises(InputError, match=r"labels must be 0..5, not 6"):
+        quantize(graph, given, int16=("auto",), budget=replace(budget, labels=[6, *labels[1:]]))
+
+
+def test_int16_cannot_be_chosen_with_random_samples(tmp_path) -> None:
+    with pytest.raises(InputError, match="int16 'auto' needs calibration samples"):
+        compile(graph_of(tmp_path, BLOCK, WITHIN), "n8", int16=("auto",))
 
 
 def test_a_good_output_is_not_analysed(tmp_path) -> None:
