@@ -54,9 +54,10 @@ def fit(
             return schedule, generate(config, lowered, schedule, layer_counts, offset, seen, codegen, dram)
         except MemoryFullError as error:
             layers = dict(schedule.layers)
-            here = _around(list(producers.values()), error.layers, attempt)
+            here = list(error.layers)
             turns = [layer for layer in here if layers[layer].interleave]
-            ahead = [layer for layer in here if layers[layer].prefetch]
+            around = _around(list(producers.values()), error.layers, attempt)
+            ahead = [layer for layer in around if layers[layer].prefetch]
             kept = [producers[name] for name in error.buffers if name in producers]
             kept = [layer for layer in kept if layers[layer].on_chip and error.memory == BufferMemory.SP]
             split = [layer for layer in here if layers[layer].split_last_tile]
