@@ -466,6 +466,11 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                 if across > 1:  # the commands of the phases differ and are not repeated in loops
                     issue *= _UNROLLED + _matrix_commands(layer, stream, columns)
                 cycles = max(array, bus * context.beat, fuse, tiles * issue) + tiles * 10
+                # Weights are requested further ahead, too, if the latency is long and the bus is not busy.
+                groups, w_bytes = ceil_div(blocks, columns), columns * multiplier * kernel_h * taps * n
+                reach = (context.dram.chip_latency + _LOAD_CYCLES) / context.beat
+                ahead = ceil(reach / max(cycles / groups, _LOAD_CYCLES) - 0.5)
+                w_buffers = max(min(groups, 1 + ahead, 2 + int(context.free - used) // w_bytes), 2)
                 # results of the last tile
                 cycles += sums * (1 if context.y_on_chip else 2) * (_SMALL_PART if last else 1)
                 if not context.x_on_chip:  # the array waits for the rows of the first tile
@@ -485,6 +490,7 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                         ),
                         order=outer,
                         x_buffers=x_buffers,
+                        w_buffers=w_buffers,
                         y_buffers=buffers,
                         acc_buffers=acc_buffers,
                         prefetch=PREFETCH_STEPS,
