@@ -23,8 +23,9 @@ from hw.config import MlaConfig
 
 #: Divisor of the prefetch distance where memory is full, large because each attempt generates all code again.
 _PREFETCH_DIVISOR = 8
-#: Number of attempts that only change layers where memory is full. After that, the range around them doubles with each
-#: attempt, because a long network could otherwise need an attempt for each such position.
+#: Number of attempts that only change layers where memory is full. After that, the range around them in which
+#: prefetching is reduced doubles with each attempt, because a long network could otherwise need an attempt for each such
+#: position. Other changes, which cost more cycles, remain local as long as that helps.
 _LOCAL_ATTEMPTS = 8
 
 
@@ -81,7 +82,7 @@ def fit(
             elif not ahead and weights:
                 layers |= {layer: replace(layers[layer], kept_weights=0) for layer in weights}
             elif not ahead and not kept:
-                halved = _halved_tiles(lowered, layers, here)
+                halved = _halved_tiles(lowered, layers, here) or _halved_tiles(lowered, layers, around)
                 if error.memory not in (BufferMemory.SP, BufferMemory.ACC) or not halved:
                     raise
                 layers |= halved
