@@ -24,8 +24,8 @@ from hw.config import MlaConfig
 #: Divisor of the prefetch distance where memory is full, large because each attempt generates all code again.
 _PREFETCH_DIVISOR = 8
 #: Number of attempts that only change layers where memory is full. After that, the range around them in which
-#: prefetching is reduced doubles with each attempt, because a long network could otherwise need an attempt for each such
-#: position. Other changes, which cost more cycles, remain local as long as that helps.
+#: prefetching is reduced doubles with each attempt, because a long network could otherwise need an attempt for each
+#: such position. Other changes, which cost more cycles, remain local as long as that helps.
 _LOCAL_ATTEMPTS = 8
 
 
