@@ -30,10 +30,10 @@ CEILINGS = (
     (conv_case("7x7x512-512-3-1-dw"), 4_270),
     (conv_case("28x28x64-64-3-1-dw"), 6_870),
     (conv_case("112x112x16-16-3-2-dw"), 18_200),
-    (tiny_case("ad01_int8"), 17_760),
-    (tiny_case("kws_ref_model"), 14_250),
+    (tiny_case("ad01_int8"), 13_750),
+    (tiny_case("kws_ref_model"), 13_900),
     (tiny_case("pretrainedResnet_quant"), 51_300),
-    (tiny_case("vww_96_int8"), 27_650),
+    (tiny_case("vww_96_int8"), 27_450),
 )
 #: DRAM latency in cycles, DRAM bytes per cycle, maximum cycles.
 MEMORIES = ((20, 16, 8_640), (400, 16, 9_400), (100, 8, 9_740))
@@ -54,6 +54,12 @@ def _cycles(case: Case, latency: int = 100, rate: int = 16) -> int:
 @pytest.mark.parametrize(("case", "ceiling"), CEILINGS, ids=[case.name for case, _ in CEILINGS])
 def test_cycles(case: Case, ceiling: int) -> None:
     assert _cycles(case) <= ceiling
+
+
+@pytest.mark.parametrize(("latency", "ceiling"), [(200, 14_150), (400, 14_750)])
+def test_depthwise_weights_are_requested_in_time(latency: int, ceiling: int) -> None:
+    """With two buffers of weights, the blocks of a depthwise layer wait for them: 14,353 and 14,993 cycles."""
+    assert _cycles(tiny_case("kws_ref_model"), latency) <= ceiling
 
 
 def test_cycles_without_constant_channels_at_a_quarter_of_the_bandwidth() -> None:

@@ -5,9 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compiler.codegen.buffer_allocation import MemoryFullError
 from compiler.codegen.executable import StageExecutable
+from compiler.commands.commands import BufferMemory
 from compiler.initial_schedule import fit_memory as fitting
 from compiler.ir.tensor import Tensor
+from compiler.schedule.schedule import Schedule
 from tests.support.graphs import Draft, check
 
 
@@ -80,3 +83,29 @@ def test_attempts_do_not_depend_on_the_length_of_the_network(monkeypatch: pytest
         x = draft.node("sigmoid", [draft.node("add", [x, other], x.shape)], x.shape)
     check(draft, [x], "n16")
     assert 8 < attempts[0] < 24
+
+
+def test_layers_where_memory_is_not_full_keep_their_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After many attempts, only the prefetching of other layers is reduced as well."""
+    tried: list[Schedule] = []
+    generate = fitting.generate
+
+    def full(config: Any, lowered: Any, schedule: Schedule, *rest: Any) -> StageExecutable:
+        tried.append(schedule)
+        if len(tried) < 14:
+            raise MemoryFullError("no room", BufferMemory.SP, 0, 0, (), (list(schedule.layers)[3],))
+        return generate(config, lowered, schedule, *rest)
+
+    monkeypatch.setattr(fitting, "generate", full)
+    draft = Draft(np.random.default_rng(0))
+    x = draft.input((1, 28, 28, 16))
+    for _ in range(7):
+        weights = draft.constant((16, 3, 3, 16))
+        window = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "groups": 1}
+        x = draft.node("conv2d", [x, weights], x.shape, scale=40.0, **window)
+    network = check(draft, [x], "n16")
+    first, last = tried[0].layers, network.schedule.layers
+    smaller = [name for name in first if last[name].rows < first[name].rows]
+    fourth = list(first)[3]
+    assert smaller == [fourth] and last[fourth].rows == 1
+    assert {each.prefetch for each in last.values()} == {0}
