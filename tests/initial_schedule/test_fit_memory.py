@@ -92,7 +92,7 @@ def test_layers_where_memory_is_not_full_keep_their_tiles(monkeypatch: pytest.Mo
 
     def full(config: Any, lowered: Any, schedule: Schedule, *rest: Any) -> StageExecutable:
         tried.append(schedule)
-        if len(tried) < 14:
+        if len(tried) < 18:
             raise MemoryFullError("no room", BufferMemory.SP, 0, 0, (), (list(schedule.layers)[3],))
         return generate(config, lowered, schedule, *rest)
 
