@@ -246,8 +246,8 @@ def choose_int16(
     """Choose the activations that become int16 so that the outputs meet an accuracy budget.
 
     Activations are chosen in the order of the noise that they cause in the worst output, as few of them as meet the
-    budget, found by bisection. If all those that cause noise do not, they are chosen if they improve the outputs, and
-    the next ones are searched for.
+    budget, found by bisection if all those that cause noise do. Otherwise, each number of them is tried, and the best
+    one is chosen if it improves the outputs; if it does not meet the budget, the next ones are searched for.
 
     Parameters
     ----------
@@ -299,15 +299,25 @@ def choose_int16(
     while now.missing > 0:
         shares = _noise_shares(now.output, graph, samples[0], *quantized_with(chosen), rounding)
         more = [each.node for each in shares if each.share >= _SMALLEST_SHARE and each.node not in chosen]
-        found = quality([*chosen, *more]) if more else now
-        if found.missing >= now.missing:
+        if not more:
             break
-        first, last = 1, len(more)
-        while found.missing <= 0 and first < last:
+        first, last, found = 1, len(more), quality([*chosen, *more])
+        if (
+            found.missing > 0
+        ):  # more results in int16 are not always better, since their weights are rounded anew
+            fewer = [quality([*chosen, *more[:count]]) for count in range(1, len(more))]
+            found, last = min(
+                ((each, count) for count, each in enumerate((*fewer, found), 1)),
+                key=lambda each: (max(each[0].missing, 0.0), each[1]),
+            )
+            first = last
+            if found.missing >= now.missing:
+                break
+        while first < last:
             middle = (first + last) // 2
-            fewer = quality([*chosen, *more[:middle]])
-            if fewer.missing <= 0:
-                last, found = middle, fewer
+            tried = quality([*chosen, *more[:middle]])
+            if tried.missing <= 0:
+                last, found = middle, tried
             else:
                 first = middle + 1
         chosen, now = [*chosen, *more[:last]], found
