@@ -23,7 +23,8 @@ _DELAY = 150
 #: Number of steps by which MATRIX commands are issued in advance.
 _MATRIX_LEAD_STEPS = 1
 #: Cycles of a FUSE command besides its points: if it drains sums, and in a FUSE-only step, whose commands usually read
-#: results of the previous one.
+#: results of the previous one. Of 30, 45, 60, 75, 90 and 100, these take fewest cycles for KWS and the BERT layer of
+#: docs/benchmarks.md (RTL n16).
 _DRAIN_START, _FUSE_ONLY_START = 30, 90
 #: Position of the lowest bit of the buffer index in an address.
 _BUFFER_BIT = 48
