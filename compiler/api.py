@@ -72,6 +72,7 @@ def compile(
     batch: int = 1,
     batches: Sequence[int] = (),
     skip: str | None = None,
+    reuse: bool = False,
     keep_float: Sequence[str] = (),
     int16: Sequence[str] = (),
     accuracy_budget: AccuracyBudget | None = None,
@@ -130,6 +131,9 @@ def compile(
     skip : str or None
         Name of a tensor, or of the node that computes it. If the tensor is all zeros at run time, the computation that
         depends on it is skipped and its results, which are constant in that case, are written (docs/dispatch.md).
+    reuse : bool
+        True to write the previous results again if the inputs equal those of the previous sample, which the hardware
+        finds out by comparing them byte by byte (docs/dispatch.md).
     keep_float : sequence of str
         Names of nodes or operators of a float model that are not quantized and run in float32 on the host.
     int16 : sequence of str
@@ -146,7 +150,7 @@ def compile(
     fuse : bool
         True to let the fusion engine improve the chosen schedule to a fixed point (docs/tuning.md): it combines
         fusions, places of tensors and tilings of adjacent layers whose predicted gain exceeds its expected error. This
-        takes seconds. Ignored if `schedule`, `batches`, `skip` or `record` is given.
+        takes seconds. Ignored if `schedule`, `batches`, `skip`, `reuse` or `record` is given.
     enable, disable : sequences of str
         Graph passes to run that are off by default, and passes not to run (docs/passes.md).
     host, keep_on_accelerator : sequences of str
@@ -196,7 +200,8 @@ def compile(
     checks.of_type("host_costs", host_costs, HostCosts, "a HostCosts")
     config = load_target(target) if isinstance(target, str) else target
     checks.of_type("target", config, MlaConfig, "the name of a target, a TOML file, or an MlaConfig")
-    _check_dispatch(config, batch, batches, schedule, skip)
+    _check_dispatch(config, batch, batches, schedule, skip, reuse)
+    dispatches = bool(batches or reuse or skip is not None)
     source = (
         model
         if isinstance(model, ModelSource)
@@ -215,6 +220,7 @@ def compile(
         batch=batch,
         batches=batches,
         skip=skip,
+        reuse=reuse,
         keep_float=keep_float,
         int16=int16,
         accuracy_budget=checks.of_type(
@@ -222,7 +228,7 @@ def compile(
         ),
         dram=dram,
         limits=limits,
-        fuse=fuse and schedule is None and not batches and skip is None and record is None,
+        fuse=fuse and schedule is None and not dispatches and record is None,
         enable=checks.texts("enable", enable),
         disable=checks.texts("disable", disable),
         host=checks.texts("host", host),
@@ -237,7 +243,7 @@ def compile(
 
         log_warnings(network.name, network.quantization, seed)
         _log.info("%s", network.quantization)
-    if schedule is None and not batches and skip is None and record is None:
+    if schedule is None and not dispatches and record is None:
         network = _best_known(network, source, config, options, store, database)
     return replace(network, compile_seconds=time.monotonic() - started)
 
@@ -501,12 +507,16 @@ def _check_safe(network: CompiledNetwork, store: ContentStore | None) -> None:
 
 
 def _check_dispatch(
-    config: MlaConfig, batch: int, batches: tuple[int, ...], schedule: Schedule | None, skip: Any
+    config: MlaConfig, batch: int, batches: tuple[int, ...], schedule: Schedule | None, skip: Any, reuse: Any
 ) -> None:
     """Raise InputError if an option of dynamic dispatch is invalid or conflicts with another option."""
     checks.of_type("skip", skip, (str, type(None)), "the name of a tensor, or None")
     if skip is not None and (batches or schedule is not None):
         raise InputError(f"skip cannot be combined with {'batches' if batches else 'a schedule'}")
+    checks.of_type("reuse", reuse, bool, "True or False")
+    other = "batches" if batches else "skip" if skip is not None else "a schedule" if schedule else ""
+    if reuse and other:
+        raise InputError(f"reuse cannot be combined with {other}")
     if batches and batch != 1:
         raise InputError(f"batch must be omitted if batches is given, not {batch}")
     if batches and schedule is not None:

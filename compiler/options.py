@@ -348,6 +348,7 @@ class AccuracyBudget:
     "host_costs",
     "unroll",
     "accuracy_budget",
+    "reuse",
     added=(
         "fuse",
         "enable",
@@ -357,6 +358,7 @@ class AccuracyBudget:
         "host_costs",
         "unroll",
         "accuracy_budget",
+        "reuse",
     ),
 )
 @dataclass(frozen=True, kw_only=True)
@@ -367,7 +369,7 @@ class CompileOptions:
     ----------
     rounding : str
         Kernels whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
-    schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, int16, dram, limits
+    schedule, strict, calibration, seed, offset, batch, batches, skip, reuse, keep_float, int16, dram, limits
         Same as the parameters of `compile`.
     fuse, enable, disable, host, keep_on_accelerator, host_costs, accuracy_budget
         Same as the parameters of `compile`.
@@ -409,6 +411,7 @@ class CompileOptions:
     host_costs: HostCosts = DEFAULT_HOST_COSTS
     unroll: tuple[tuple[str, int], ...] = ()
     accuracy_budget: AccuracyBudget | None = None
+    reuse: bool = False
 
     def __post_init__(self) -> None:
         if self.rounding not in ROUNDINGS:

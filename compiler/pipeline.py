@@ -71,7 +71,7 @@ from compiler.reference import Kernels
 from compiler.reference.control import MAX_ITERATIONS
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.dispatch.batch_sizes import with_sizes
-from compiler.runtime.dispatch.skip import check_single, single, tensor_named, with_skip
+from compiler.runtime.dispatch.known_results import check_single, single, tensor_named, with_reuse, with_skip
 from compiler.runtime.program_text import with_texts
 from compiler.runtime.stages import LayerInfo, NetworkState, Stage, control_of
 from compiler.schedule.schedule import LayerSchedule, Schedule
@@ -136,17 +136,20 @@ def build(
     def compile_variant(variant: CompileOptions) -> CompiledNetwork:
         return ModelCompiler(graph, config, variant, record).network(variant.schedule, record)
 
-    if options.skip is not None and graph.states:
+    if (options.skip is not None or options.reuse) and graph.states:
+        option = "reuse" if options.reuse else "skip"
         raise InputError(
-            f"skip: {graph.name!r} keeps state {graph.states[0].input!r} from one sample to the next"
+            f"{option}: {graph.name!r} keeps state {graph.states[0].input!r} from one sample to the next"
         )
+    single_program = replace(options, single=True, offset=0)
     if options.batches:
         network = with_sizes(options, compile_variant)
-    elif options.skip is None:
-        network = compile_variant(options)
+    elif options.skip is not None:
+        network = with_skip(compile_variant(single_program), options.skip, record.streams, options.offset)
+    elif options.reuse:
+        network = with_reuse(compile_variant(single_program), options.offset)
     else:
-        single_program = compile_variant(replace(options, single=True, offset=0))
-        network = with_skip(single_program, options.skip, record.streams, options.offset)
+        network = compile_variant(options)
     record.network = network
     return network
 
@@ -377,7 +380,14 @@ def _unrolled(
         parts, _ = partition(_in_parts(body, config, options), options.rounding, config)
         return _cost(parts, config, options)
 
-    whole = bool(options.strict or options.single or options.batches or options.batch > 1 or options.skip)
+    whole = bool(
+        options.strict
+        or options.single
+        or options.batches
+        or options.batch > 1
+        or options.skip
+        or options.reuse
+    )
     chooses = options.runs("unroll_loops")
     if (chooses or options.unroll) and not whole:
         least = _MIN_REPEATED if options.unroll else config.wis_words // WORDS_PER_LAYER
@@ -485,6 +495,7 @@ def _on_host(graph: Graph, config: MlaConfig, options: CompileOptions) -> dict[s
         or options.single
         or options.batches
         or options.skip
+        or options.reuse
     ):
         return moved
     costs = options.host_costs
@@ -609,7 +620,8 @@ class _Compilation:
                 self.traffic.append((its, traffic))
             executable = replace(executable, config=self.compiler.machine)
             alone = body_floor(its, traffic)
-            spared = alone if [each.name for each in inputs] == [self.compiler.skip] else None
+            skipped = [each.name for each in inputs] == [self.compiler.skip]
+            spared = alone if skipped or self.options.reuse else None
             stages.append(
                 Stage(
                     inputs,

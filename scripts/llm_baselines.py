@@ -14,7 +14,7 @@ from compiler.llm.generate.lm_generator import LmGenerator
 from compiler.llm.generate.requests import Edits, LmRequest, Schedules
 from compiler.llm.generate.sampler import SampledAnswer
 from compiler.llm.model.numpy_transformer import Gpt
-from compiler.llm.tokens.program_edits import canonical, encode_edits
+from compiler.llm.tokens.program_tokens import canonical, encode_edits
 from compiler.llm.tokens.schedule_delta import encode_schedule_delta
 from compiler.schedule.schedule import LayerSchedule
 from compiler.tuning.edits.edit import Edit, draw_edits

@@ -253,6 +253,11 @@ def add_dispatch(parser: argparse.ArgumentParser) -> None:
         metavar="TENSOR",
         help="skip the work that follows this tensor (or the output of this node) when it is all zeros",
     )
+    parser.add_argument(
+        "--reuse",
+        action="store_true",
+        help="write the previous results again when the inputs equal those of the previous sample",
+    )
 
 
 def batches(text: str) -> tuple[int, ...]:
@@ -288,6 +293,7 @@ def compile_model(
             batch=options.batch,
             batches=options.batches,
             skip=options.skip,
+            reuse=options.reuse,
             keep_float=options.keep_float,
             int16=options.int16,
             accuracy_budget=options.accuracy_budget,
@@ -371,6 +377,7 @@ def source_of(
         batch=args.batch or 1,
         batches=vars(args).get("batches", ()),
         skip=vars(args).get("skip"),
+        reuse=vars(args).get("reuse", False),
         keep_float=tuple(args.keep_float),
         int16=tuple(args.int16),
         enable=tuple(args.enable),

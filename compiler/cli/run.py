@@ -205,6 +205,8 @@ def network_of(args: argparse.Namespace) -> "CompiledNetwork":
         raise InputError(f"{args.model} is already compiled: --bind applies to models")
     if vars(args).get("skip") is not None:
         raise InputError(f"{args.model} is already compiled: --skip applies to models")
+    if vars(args).get("reuse"):
+        raise InputError(f"{args.model} is already compiled: --reuse applies to models")
     for name in ("sp_limit", "acc_limit", "dram_limit"):
         if vars(args)[name] is not None:
             option = name.replace("_", "-")

@@ -146,6 +146,7 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     check_method(args)
     network, job = _network(args)
+    reusing = _reusing(args)
     serving = Serving(
         network,
         dram_of(args),
@@ -156,6 +157,7 @@ def run(args: argparse.Namespace) -> int:
         tuple(args.conditions_at),
         args.profile,
         None if args.no_cache else ContentStore(),
+        reusing,
     )
     requests = requests_of(args, network)
     clocked = args.device == "rtl"
@@ -211,8 +213,8 @@ def _check(args: argparse.Namespace) -> None:
         "--skip": args.skip is not None,
     }
     for option, there in given.items():
-        if args.adapt and there:
-            raise InputError(f"{option} cannot be combined with --adapt")
+        if there and (args.adapt or args.reuse):
+            raise InputError(f"{option} cannot be combined with {'--adapt' if args.adapt else '--reuse'}")
     if args.device == "golden" and (args.adapt or args.conditions_at):
         option = "--adapt" if args.adapt else "--conditions-at"
         raise InputError(f"{option} needs --device rtl: the golden model has no clock")
@@ -228,6 +230,13 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("--json - needs --out FILE: the JSON lines go to standard output")
 
 
+def _reusing(args: argparse.Namespace) -> "CompiledNetwork | None":
+    """Return the network that reuses results, if `--reuse` is given."""
+    from compiler.cli.run import network_of
+
+    return network_of(args) if args.reuse else None
+
+
 def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | None]":
     """Return the initial network, and the search job if `--adapt` is given."""
     from compiler.cli.compile import compile_model, read_schedule, source_of
@@ -237,6 +246,7 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
     from compiler.util.progress import log
     from hw.config import load_target
 
+    args = argparse.Namespace(**vars(args) | {"reuse": False})
     if not args.adapt:
         return network_of(args), None
     targets = targets_of(args, Objective.THROUGHPUT)

@@ -66,6 +66,8 @@ class StageExecutable:
         Index of the operand that holds the address of each input and output, by name.
     peak : Peak or None
         Peak use of scratchpad and accumulator; None if unknown.
+    mutable : int
+        Number of bytes at the end of the image that the programs may change.
     """
 
     config: MlaConfig
@@ -75,6 +77,12 @@ class StageExecutable:
     memory: int
     operand_numbers: dict[str, int]
     peak: Peak | None = None
+    mutable: int = 0
+
+    @property
+    def constants(self) -> int:
+        """Number of bytes at the start of the memory that the programs may not change."""
+        return self.image.size - self.mutable
 
     def __repr__(self) -> str:
         return f"<StageExecutable: {len(self.parts)} programs for N = {self.config.n}, {self.memory:,} bytes of memory>"

@@ -236,6 +236,7 @@ class JsonLines(ServingObserver):
                 "cycles": result.cycles if self.clocked else None,
                 "delay_cycles": result.delay if self.clocked else None,
                 "together": result.batch_size,
+                **({"variant": result.variant, "why": result.why} if result.variant else {}),
                 "version": result.version.number,
                 "programs": list(result.version.digests),
                 "outputs": {name: _sha256(array) for name, array in result.outputs.items()},

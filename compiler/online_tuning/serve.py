@@ -25,6 +25,7 @@ from compiler.options import DramTiming
 from compiler.pipeline import ModelCompiler
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.serving.request import Request, RequestSource
+from compiler.serving.reuse import ReusingServer
 from compiler.serving.server import (
     VERSIONS,
     DynamicBatcher,
@@ -32,6 +33,7 @@ from compiler.serving.server import (
     Server,
     interruptible,
     serving_bytes,
+    version_bytes,
 )
 from cosim.device import Device
 from cosim.golden import GoldenDevice
@@ -75,6 +77,8 @@ class Serving:
         Output file for layer profiles.
     proofs : ContentStore or None
         Cache of safety proofs.
+    reusing : CompiledNetwork or None
+        The network compiled with `reuse`, for requests whose inputs repeat.
     """
 
     network: CompiledNetwork
@@ -86,6 +90,7 @@ class Serving:
     changes: tuple[Change, ...] = ()
     profile: Path | None = None
     proofs: ContentStore | None = None
+    reusing: CompiledNetwork | None = None
 
 
 def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) -> Device:
@@ -100,6 +105,8 @@ def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) 
     """
     network = serving.network
     size = serving_bytes(network, serving.max_in_flight, 2 * VERSIONS if serving.job else 1)
+    if serving.reusing is not None:
+        size += version_bytes(serving.reusing)
     if device == "golden":
         return GoldenDevice(network.config, size)
     from compiler.util.progress import building
@@ -141,7 +148,7 @@ class _Run:
     ):
         self.serving, self.device, self.listeners = serving, device, listeners
         self.server = Server(device, serving.network, serving.max_in_flight, serving.proofs)
-        self.requests = DynamicBatcher(self.server) if serving.network.batch > 1 else self.server
+        self.requests = self._submitter()
         self.events = ServingEvents(self._event)
         clocked, db = self.server.clocked, serving.job.db if serving.job else None
         self.profiler = SamplingProfiler(self.server.driver) if (serving.profile or db) and clocked else None
@@ -150,6 +157,13 @@ class _Run:
             stack.callback(self.execution_log.close)
         self.windows = VersionStats(self.server, self._window) if clocked else None
         self.adapter = self._adapter(serving.job, stack) if serving.job else None
+
+    def _submitter(self) -> Server | DynamicBatcher | ReusingServer:
+        """Return the object that receives the requests."""
+        if self.serving.reusing is not None:
+            version, _ = self.server.add(self.serving.reusing)
+            return ReusingServer(self.server, version)
+        return DynamicBatcher(self.server) if self.serving.network.batch > 1 else self.server
 
     def go(self, requests: RequestSource, stop: InterruptHandler) -> int:
         """Serve all requests and return the exit status."""

@@ -44,12 +44,18 @@ def work(network: CompiledNetwork, runs: Sequence[int], taken: Taken, samples: i
     smaller = network.for_samples(samples)
     if smaller is not None:
         return smaller.floor
-    floor = network.work(runs)
+    return _without_spared(network, network.work(runs), taken)
+
+
+def _without_spared(network: CompiledNetwork, floor: Floor, taken: Taken) -> Floor:
+    """Subtract the work of the stages whose short programs ran, as often as `taken` says."""
     for stage, counts in zip(_coded(network), taken, strict=True):
-        if stage.spared is not None and counts[0]:
-            spared = stage.spared
+        if stage.spared is not None:
+            spared, times = stage.spared, counts[0]
             floor = Floor(
-                floor.macs - spared.macs, floor.bytes - spared.bytes, floor.skipped - spared.skipped
+                floor.macs - times * spared.macs,
+                floor.bytes - times * spared.bytes,
+                floor.skipped - times * spared.skipped,
             )
     return floor
 
@@ -221,17 +227,27 @@ def run_samples(
     if not clocked:
         return Run(len(samples), sizes, outputs, None, None, None, None, *done)
     parts = split(sum(cycles), counts, tags[-1], session.stalled_cycles) if tags else None
+    taken = session.taken
     steady = session.throughput_cycles(filled[:in_flight], sizes[:in_flight]) if steadily else None
     if steady is not None:
-        _check_steady(network, steady, floors[:in_flight], rate)
+        chosen = [now - then for now, then in zip(session.taken, taken, strict=True)]
+        _check_steady(network, steady, floors[:in_flight], chosen, rate)
     return Run(len(samples), sizes, outputs, cycles, steady, session.load_cycles, parts, *done, recording)
 
 
 def _check_steady(
-    network: CompiledNetwork, steady: float, floors: Sequence[Floor], rate: float | None
+    network: CompiledNetwork, steady: float, floors: Sequence[Floor], taken: Taken, rate: float | None
 ) -> None:
-    """Raise InputError if batches run back to back took fewer cycles than the lower bound for their work."""
+    """Raise InputError if batches run back to back took fewer cycles than the lower bound for their work.
+
+    `floors` is the work of these batches when they ran one by one, and `taken` tells which programs ran back to back:
+    whether inputs equal those of the sample before depends on the order.
+    """
     rate = bus_rate(network.config, rate)
+    if any(stage.spared is not None for stage in _coded(network)):
+        whole = network.floor
+        total = Floor(*(len(floors) * each for each in (whole.macs, whole.bytes, whole.skipped)))
+        floors = [_without_spared(network, total, taken), *(Floor(0, 0, 0) for _ in floors[1:])]
     least = sum(floor.cycles(network.config, rate) for floor in floors) / len(floors)
     if steady < least:
         raise InputError(

@@ -121,7 +121,7 @@ class PlacedStage:
         count : int
             Number of windows that the hardware has.
         """
-        weights = self.base + self.code.image.size
+        weights = self.base + self.code.constants
         found = [(self.base, weights - 1, READ), (weights, self.base + self.code.memory - 1, READ_WRITE)]
         for sample in range(min(samples), max(samples) + 1):
             for tensors, permission in ((self.stage.inputs, READ), (self.stage.outputs, READ_WRITE)):

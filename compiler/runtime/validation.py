@@ -129,7 +129,7 @@ def stage_calls(
     network: "CompiledNetwork", stage: Stage, code: StageExecutable, samples: int = 1
 ) -> StageCalls:
     """Return the macro-instructions that a session enqueues for a stage, and its DRAM windows."""
-    weights = _BASE + code.image.size
+    weights = _BASE + code.constants
     at = _aligned(_BASE + max(code.memory, 1))
     calls: list[MacroCall] = []
     for _ in range(samples):

@@ -88,6 +88,8 @@ class RequestResult:
         Name of the stream of this request.
     states, next_states : dict
         States of the stream before and after the request, by name.
+    variant, why : str
+        Which of several variants of the programs ran, and why; empty if there is no choice.
     """
 
     index: int
@@ -104,6 +106,8 @@ class RequestResult:
     stream: str = ""
     states: Arrays = field(default_factory=dict)
     next_states: Arrays = field(default_factory=dict)
+    variant: str = ""
+    why: str = ""
 
     @property
     def throttle(self) -> float:

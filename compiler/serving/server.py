@@ -173,7 +173,13 @@ class Server:
         return len(self._in_flight)
 
     def submit(
-        self, inputs: Arrays, count: int | None = None, *, stream: str = "", reset: bool = False
+        self,
+        inputs: Arrays,
+        count: int | None = None,
+        *,
+        stream: str = "",
+        reset: bool = False,
+        version: Version | None = None,
     ) -> int:
         """Submit a request and return its index; block while there is no free slot.
 
@@ -187,6 +193,8 @@ class Server:
             Name of the stream whose states the request reads and updates, if the network has states.
         reset : bool
             True to start from the initial states.
+        version : Version or None
+            Version that runs the request; None for the current one.
 
         Raises
         ------
@@ -202,7 +210,7 @@ class Server:
             self._wait()
         taken = {flight.slot for flight in self._in_flight}
         slot = min(set(range(self.max_in_flight)) - taken)
-        flight = InFlightRequest(self._index, checked, slot, self.current, count, stream, states)
+        flight = InFlightRequest(self._index, checked, slot, version or self.current, count, stream, states)
         self._index += 1
         self._in_flight.append(flight)
         self._begin(flight)
@@ -362,6 +370,7 @@ class Server:
     def _rerun(self) -> None:
         """Rerun all requests in flight on the current version."""
         self.queue.clear()
+        self.versions.restore()
         for flight in list(self._in_flight):
             flight.version = self.current
             self._begin(flight)
@@ -435,7 +444,11 @@ def serving_bytes(
 ) -> int:
     """Return the DRAM size in bytes that a server of a network needs."""
     io = sum(t.bytes + 64 for stage in coded(network) for t in (*stage.inputs, *stage.outputs))
-    memory = PAGE + sum(code.memory + 64 for code in network.codes)
     program = 8 * network.config.wis_words
-    total = RING_SLOTS * SLOT_BYTES + 2 * PAGE + program + max_in_flight * io + versions * memory
-    return -(-total // PAGE) * PAGE
+    total = RING_SLOTS * SLOT_BYTES + 2 * PAGE + program + max_in_flight * io
+    return -(-total // PAGE) * PAGE + versions * version_bytes(network)
+
+
+def version_bytes(network: CompiledNetwork) -> int:
+    """Return the DRAM size in bytes that a version of a network needs."""
+    return -(-sum(code.memory + 64 for code in network.codes) // PAGE) * PAGE + PAGE

@@ -191,6 +191,7 @@ class Versions:
     ):
         self.driver, self.arena, self.buffers, self.proofs = driver, arena, buffers, proofs
         self._count = 0
+        self._loaded: list[Version] = []
 
     def add(self, network: CompiledNetwork, neighbour: Version | None = None) -> Version:
         """Load a version into DRAM and prove it safe, including transitions to and from the version `neighbour`.
@@ -224,6 +225,14 @@ class Versions:
     def drop(self, version: Version) -> None:
         """Free the memory of an unused version."""
         self.arena.free(version.window[0])
+        self._loaded.remove(version)
+
+    def restore(self) -> None:
+        """Restore the initial contents of memory that programs change; an interrupted program may have damaged them."""
+        for version in self._loaded:
+            for base, code in zip(version.bases, version.network.codes, strict=True):
+                if code.mutable:
+                    self.driver.put(code.image[code.constants :], base + code.constants)
 
     def _load(self, network: CompiledNetwork) -> Version:
         offsets, size = [], 0
@@ -235,7 +244,9 @@ class Versions:
         for offset, code in zip(offsets, network.codes, strict=True):
             self.driver.put(code.image, start + offset)
         bases = tuple(start + offset for offset in offsets)
-        return Version(self._count, network, bases, (start, start + size - 1))
+        version = Version(self._count, network, bases, (start, start + size - 1))
+        self._loaded.append(version)
+        return version
 
     def _prove(self, among: Sequence[Version]) -> None:
         """Prove each stage of the first version safe for every slot order and for transitions to other versions."""
@@ -264,6 +275,6 @@ class Versions:
             return [self.buffers.window, *((*each.window, _READ_WRITE) for each in among)]
         version = among[0]
         code, base = version.network.codes[stage], version.bases[stage]
-        weights = base + code.image.size
+        weights = base + code.constants
         memory = [(base, weights - 1, _READ), (weights, base + code.memory - 1, _READ_WRITE)]
         return [self.buffers.window, *(window for window in memory if window[0] <= window[1])]

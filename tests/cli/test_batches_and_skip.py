@@ -1,4 +1,4 @@
-"""Tests of batch sizes and skipped nodes on the command line."""
+"""Tests of batch sizes, skipped nodes and reused results on the command line."""
 
 import json
 
@@ -87,6 +87,21 @@ def test_skip_zero_input(mla, tmp_path, images):
     assert found["macs"] == wanted["macs"] * 2 // 3
 
 
+def test_repeated_inputs_are_answered_without_computing(mla, tmp_path, images):
+    """The lines of the requests name the variant that ran, and the outputs are those of a server without reuse."""
+    file = tmp_path / "repeated.npy"
+    np.save(file, np.concatenate([np.repeat(images[:2], 6, axis=0), images[2:3]]))
+    reusing, usual = (
+        [json.loads(line) for line in mla("serve", MODEL, "--input", file, *N16, *option).out.splitlines()]
+        for option in (("--reuse",), ())
+    )
+    assert [line["outputs"] for line in reusing] == [line["outputs"] for line in usual]
+    assert "".join(line["variant"][0] for line in reusing) == "crrrrrcrrrrrc" and "variant" not in usual[0]
+    assert reusing[1]["why"] == "the inputs equal those of an earlier request"
+    run = json.loads(mla("run", MODEL, "--input", file, *N16, "--reuse", "--json", "-").out)
+    assert [each["runs"] for each in run["variants"]] == [10, 3]
+
+
 def test_usage_errors(complains, tmp_path):
     path = tmp_path / "digits.mla"
     for batches, text in (
@@ -108,6 +123,7 @@ def test_usage_errors(complains, tmp_path):
         *N4,
     )
     complains(2, "skip cannot be combined with batches", "run", MODEL, "--batches", "1,2", "--skip", "x", *N4)
+    complains(2, "reuse cannot be combined with skip", "run", MODEL, "--reuse", "--skip", "x", *N4)
     complains(2, "there is no tensor and no node 'nothing'", "run", MODEL, "--skip", "nothing", *N4)
     assert not path.exists()
 
@@ -119,3 +135,4 @@ def test_package_rejects_other_batches_and_skip(mla, complains, tmp_path):
         2, "was compiled for batch sizes 1,2, not for --batches 1,4", "run", path, "--batches", "1,4", *N16
     )
     complains(2, "is already compiled: --skip", "run", path, "--skip", "x", *N16)
+    complains(2, "is already compiled: --reuse", "run", path, "--reuse", *N16)

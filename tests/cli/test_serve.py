@@ -250,6 +250,7 @@ def test_usage_errors_exit_2(complains, tmp_path):
             "--target",
             "n4",
         )
+        complains(2, f"{option[0]} cannot be combined with --reuse", "serve", MODEL, *option, "--reuse")
     complains(2, "--adapt needs the model itself", "serve", tmp_path / "x.mla", "--adapt")
     complains(2, "invalid choice", "serve", MODEL, "--adapt", "--method", "luck")
     for text in ("5", "5:speed=3", "5:latency=x", "-1:latency=4", "5:latency=0", "5:bytes=0"):

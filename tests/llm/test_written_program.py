@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from compiler.llm.tokens.program_edits import decode_edits
+from compiler.llm.tokens.program_tokens import decode_edits
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.runtime.program_text import program_text

@@ -15,8 +15,7 @@ from compiler.llm.data.trajectories import EditTrajectory, Trajectory, non_defau
 from compiler.llm.generate.known_layers import KnownLayer, features_of, read_known_layers
 from compiler.llm.generate.program_request import MAX_PROGRAM_TOKENS
 from compiler.llm.tokens.layer_prompt import BEST, Ask, PromptSubject, chief, want_of
-from compiler.llm.tokens.program_edits import MAX_EDITS, canonical, encode_edits
-from compiler.llm.tokens.program_summary import summary_tokens
+from compiler.llm.tokens.program_tokens import MAX_EDITS, canonical, encode_edits, summary_tokens
 from compiler.llm.tokens.schedule_delta import encode_schedule_delta
 from compiler.pipeline import ModelCompiler
 from compiler.runtime.compiled import CompiledNetwork

@@ -15,7 +15,7 @@ from compiler.layers.resize import ResizeLayer
 from compiler.llm.generate.known_layers import read_known_layers
 from compiler.llm.generate.sampler import EditsGrammar, TokenGrammar
 from compiler.llm.tokens.layer_prompt import BEST, Ask, Programs, PromptSubject, pair_tokens, subjects_of
-from compiler.llm.tokens.program_edits import decode_edits
+from compiler.llm.tokens.program_tokens import decode_edits
 from compiler.llm.tokens.schedule_delta import (
     SPANS,
     PairDeltaGrammar,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compiler.codegen.semaphores import Issued
 from compiler.llm.model.numpy_transformer import Floats
 from compiler.llm.tokens.integer_tokens import LONG, MINUS, decode_single_number, encode_number
-from compiler.llm.tokens.program_edits import MAX_EDITS, MOVE, SPLIT, edit_of, index_from_nearer_end
+from compiler.llm.tokens.program_tokens import MAX_EDITS, MOVE, SPLIT, edit_of, index_from_nearer_end
 from compiler.llm.tokens.schedule_delta import END
 from compiler.llm.tokens.vocabulary import Vocabulary
 from compiler.tuning.edits.edit import (

@@ -14,7 +14,7 @@ from compiler.layers.matmul import MatmulLayer
 from compiler.layers.registry import LAYER_KINDS, kind_of
 from compiler.layers.tiling_context import TilingContext
 from compiler.llm.tokens.integer_tokens import encode_number
-from compiler.llm.tokens.program_summary import summary_tokens
+from compiler.llm.tokens.program_tokens import summary_tokens
 from compiler.llm.tokens.schedule_delta import NEXT_LAYER, ONE_PASS, encode_schedule_delta
 from compiler.profile.measurement import Rejected
 from compiler.schedule.schedule import LayerSchedule

@@ -6,8 +6,7 @@ from compiler.llm.tokens import (
     assembly_tokens,
     integer_tokens,
     layer_prompt,
-    program_edits,
-    program_summary,
+    program_tokens,
     schedule_delta,
 )
 from compiler.llm.tokens.layer_prompt import Ask
@@ -66,8 +65,8 @@ LANGUAGE = Vocabulary(
             *layer_prompt.TOKENS,
             *schedule_delta.TOKENS,
             *layer_prompt.PROMPT_TOKENS,
-            *program_summary.TOKENS,
-            *program_edits.TOKENS,
+            *program_tokens.SUMMARY_TOKENS,
+            *program_tokens.EDIT_TOKENS,
             *assembly_tokens.TOKENS,
             *schedule_delta.ADDED_TOKENS,
             *assembly_tokens.GUARDS.values(),

@@ -274,7 +274,11 @@ class PackageReader:
             raise ValueError(
                 f"{folder}: {len(parts[-1].instead)} guards do not match the variants of the network"
             )
-        made = StageExecutable(self.config, parts, tags, image, memory, places, self._peak(code.get("peak")))
+        mutable = typed(code.get("mutable", 0), int, "mutable")
+        if not 0 <= mutable <= image.size:
+            raise ValueError(f"{folder}: {mutable} bytes of a memory image of {image.size} cannot be mutable")
+        peak = self._peak(code.get("peak"))
+        made = StageExecutable(self.config, parts, tags, image, memory, places, peak, mutable)
         return Stage(inputs, outputs, code=made, infos=infos, floor=floor, spared=spared)
 
     def _peak(self, values: dict | None) -> Peak | None:

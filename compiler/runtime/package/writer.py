@@ -164,6 +164,7 @@ def _stage(put: _Put, folder: str, stage: Stage) -> dict[str, Any]:
             "layers": [part.layers for part in code.parts],
             "tags": code.tags,
             "memory": code.memory,
+            "mutable": code.mutable,
             "places": code.operand_numbers,
             "infos": [stored(info) for info in stage.infos],
             "peak": None if code.peak is None else asdict(code.peak),

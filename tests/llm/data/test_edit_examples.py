@@ -17,8 +17,7 @@ from compiler.llm.data.trajectories import (
     non_default,
 )
 from compiler.llm.tokens.layer_prompt import Ask
-from compiler.llm.tokens.program_edits import decode_edits
-from compiler.llm.tokens.program_summary import summary_tokens
+from compiler.llm.tokens.program_tokens import decode_edits, summary_tokens
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.llm.training.dataset import TokenizedExample, batches, tokenize
 from compiler.pipeline import ModelCompiler

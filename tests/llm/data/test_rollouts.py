@@ -10,7 +10,7 @@ from compiler.llm.data.collect import MeasureHarness
 from compiler.llm.data.self_training import MAX_COST_RATIO, RolloutGroup, roll_out
 from compiler.llm.model.weights import SHIPPED, load
 from compiler.llm.tokens.layer_prompt import Ask
-from compiler.llm.tokens.program_edits import decode_edits
+from compiler.llm.tokens.program_tokens import decode_edits
 from compiler.llm.tokens.schedule_delta import decode_schedule_delta
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp

@@ -8,16 +8,20 @@ import pytest
 from compiler.codegen.semaphores import Issued
 from compiler.llm.generate.sampler import EditsGrammar
 from compiler.llm.tokens.integer_tokens import decode_number, encode_number
-from compiler.llm.tokens.program_edits import (
+from compiler.llm.tokens.program_tokens import (
+    LAYER,
     MAX_EDITS,
+    MORE,
     MOVE,
     SPLIT,
+    SUMMARY,
+    TIMES,
     canonical,
     decode_edits,
     encode_edits,
     index_from_nearer_end,
+    summary_tokens,
 )
-from compiler.llm.tokens.program_summary import LAYER, MORE, SUMMARY, TIMES, summary_tokens
 from compiler.llm.tokens.schedule_delta import END
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.tuning.edits.edit import (

@@ -1,6 +1,6 @@
-"""Skipping of the work that depends on an all-zero tensor, and compilation of stages as single programs."""
+"""Programs that write known results instead of computing them: of an all-zero tensor, or of the previous inputs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -84,7 +84,8 @@ def check_single(name: str, code: StageExecutable) -> None:
         )
 
 
-_WAIT_FOR_ALL = "fence load, matrix, fuse, store"
+#: Instruction with which every program begins, since the previous one may still run.
+WAIT_FOR_ALL = "fence load, matrix, fuse, store"
 
 
 def probe(config: MlaConfig, tensor: Tensor, value: int, location: tuple[int, int], tag: int) -> Program:
@@ -121,7 +122,7 @@ def probe(config: MlaConfig, tensor: Tensor, value: int, location: tuple[int, in
     operand, offset = location
     return assemble(
         f"""
-        {_WAIT_FOR_ALL}
+        {WAIT_FOR_ALL}
         tag {tag}
         set load.dram, op{operand}, {offset}
         set load.len, {size}
@@ -168,7 +169,7 @@ def constants(
     if total > config.sp_bytes:
         raise InputError(f"skip: {total:,} bytes of results do not fit the scratchpad of {config.sp_bytes:,}")
     lines = [
-        _WAIT_FOR_ALL,
+        WAIT_FOR_ALL,
         f"tag {tag}",
         f"set load.dram, op0, {start}",
         f"set load.len, {total}",
@@ -250,9 +251,13 @@ def with_skip(
 def _results_of_zeros(network: CompiledNetwork, stage: Stage, zeros: NDArray) -> NDArray[np.uint8]:
     """Return the bytes of all outputs that the stage computes from zeros."""
     part = replace(network, inputs=stage.inputs, outputs=stage.outputs, stages=(stage,))
-    made = part(zeros)
-    arrays = [np.ascontiguousarray(made[tensor.name]) for tensor in stage.outputs]
-    return np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
+    return bytes_of(stage.outputs, part(zeros))
+
+
+def bytes_of(tensors: Sequence[Tensor], arrays: Mapping[str, NDArray]) -> NDArray[np.uint8]:
+    """Return the bytes of several tensors, one after the other."""
+    each = [np.ascontiguousarray(arrays[tensor.name]) for tensor in tensors]
+    return np.concatenate([array.reshape(-1).view(np.uint8) for array in each])
 
 
 def _with_probe(config: MlaConfig, stage: Stage, zero: int, results: NDArray[np.uint8], start: int) -> Stage:
@@ -334,3 +339,154 @@ def _guarded(code: StageExecutable, outputs: Sequence[Tensor], guard: Guard, sta
     sizes = [(code.operand_numbers[each.name], each.bytes) for each in outputs]
     short = constants(code.config, f"{last.program.name} of zeros", start, sizes, code.tags[-1])
     return replace(code, parts=(*before, replace(last, instead=(GuardedProgram(guard, short),))))
+
+
+def with_reuse(network: CompiledNetwork, start: int = 0) -> CompiledNetwork:
+    """Make every stage on the accelerator reuse its last results if its inputs have not changed.
+
+    Each stage gets memory for copies of its inputs and outputs. A first program compares the inputs with the copies
+    byte by byte. If all are equal, a short program writes the copies of the outputs; otherwise, the stage runs as
+    usual, and then replaces the copies. Before the first sample, the copies are zeros and the results for them.
+
+    Parameters
+    ----------
+    network : CompiledNetwork
+        Network in which each stage is one program.
+    start : int
+        Number of bytes at the start of the model's memory that belong to other code.
+
+    Raises
+    ------
+    InputError
+        There is no stage on the accelerator, or a copy does not fit the scratchpad.
+    """
+    stages = []
+    for stage in network.stages:
+        if stage.control is not None:
+            raise InputError(f"reuse: {network.name!r} has control flow")
+        stages.append(stage if stage.code is None else _with_reuse(network, stage, stage.code, start))
+    if not any(stage.code for stage in stages):
+        raise InputError(f"reuse: {network.name!r} has no layer on the accelerator")
+    check_room(network.config, stages)
+    return replace(network, stages=tuple(stages))
+
+
+def _with_reuse(network: CompiledNetwork, stage: Stage, code: StageExecutable, start: int) -> Stage:
+    config, (part,) = network.config, code.parts
+    zeros = {tensor.name: np.zeros(tensor.shape, tensor.dtype) for tensor in stage.inputs}
+    made = replace(network, inputs=stage.inputs, outputs=stage.outputs, stages=(stage,), states=())(**zeros)
+    inputs, results = bytes_of(stage.inputs, zeros), bytes_of(stage.outputs, made)
+    copies = np.concatenate([results, inputs])
+    memory = share_memory([code], copies, start)
+    operands = code.operand_numbers
+    kept = [(operands[tensor.name], tensor.bytes) for tensor in stage.outputs]
+    given = [(operands[tensor.name], tensor.bytes) for tensor in stage.inputs]
+    first = comparison(config, stage.inputs, given, memory.more + results.size, code.tags[0])
+    main = rebased(part.program, memory.moved[0], {operand: (operand, 0) for operand in operands.values()})
+    update = copy(config, [*kept, *given], memory.more, code.tags[-1])
+    main = replace(main, words=(*main.words[:-1], *update.words))
+    name = f"{part.program.name} of the same inputs"
+    short = constants(config, name, memory.more, kept, code.tags[-1])
+    guard = equal(Statistic.FUSE_ZEROS, inputs.size)
+    parts = (
+        ProgramPart(first, ()),
+        replace(part, program=main, instead=(GuardedProgram(guard, short),)),
+    )
+    image = replace(code, parts=parts, image=memory.image, memory=memory.size, mutable=copies.size)
+    return replace(stage, code=image, spared=stage.spared)
+
+
+def comparison(
+    config: MlaConfig, tensors: Sequence[Tensor], given: Sequence[tuple[int, int]], start: int, tag: int
+) -> Program:
+    """Return a program that counts the bytes of the inputs that equal their copies, in %fuse_zeros.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Hardware configuration of the program.
+    tensors : sequence of Tensor
+        Inputs, for messages.
+    given : sequence of (int, int)
+        For each input: index of the operand with its address, and its size in bytes.
+    start : int
+        Offset of the consecutive copies in the model's memory in bytes.
+    tag : int
+        Counter tag of the program.
+
+    Raises
+    ------
+    InputError
+        The inputs and their copies do not fit the scratchpad.
+    """
+    n, size = config.n, sum(each for _, each in given)
+    points = -(-size // n)
+    if 2 * points * n > config.sp_bytes or points >= 1 << 16:
+        names = ", ".join(repr(tensor.name) for tensor in tensors)
+        raise InputError(
+            f"reuse: two copies of {names} of {size:,} bytes do not fit the scratchpad of {config.sp_bytes:,}"
+        )
+    lines, offset = [WAIT_FOR_ALL, f"tag {tag}"], 0
+    for operand, length in given:
+        lines += [
+            f"set load.dram, op{operand}",
+            f"set load.dst, {offset}",
+            f"set load.len, {length}",
+            "issue load",
+        ]
+        offset += length
+    lines += [
+        f"set load.dram, op0, {start}",
+        f"set load.dst, {points * n}",
+        f"set load.len, {size}",
+        "issue load, signal(fuse:0)",
+        "set fuse.src, a_src=sp a_dtype=i8 b_src=sp b_dtype=i8 op=sub",
+        f"set fuse.stage, d_dst=sp d_dtype=i8 tail_dim={FUSE_DIMS.index('x')}",
+        f"set fuse.x_count, {points}",
+        f"set fuse.a_v, {n}",
+        f"set fuse.b_base, {points * n}",
+        f"set fuse.b_x, {n}",
+        f"set fuse.d_x, {n}",
+        f"set fuse.lanes_tail, {(size - 1) % n + 1}",
+        "issue fuse, wait(load:0)",
+        "fence fuse",
+        "halt",
+    ]
+    return assemble("\n".join(lines), "comparison with the previous inputs")
+
+
+def copy(config: MlaConfig, sources: Sequence[tuple[int, int]], start: int, tag: int) -> Program:
+    """Return a program that copies tensors to consecutive bytes of the model's memory.
+
+    It may also continue another program, since it clears the fields of LOAD and STORE.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Hardware configuration of the program.
+    sources : sequence of (int, int)
+        For each tensor: index of the operand with its address, and its size in bytes.
+    start : int
+        Offset of the copies in the model's memory in bytes.
+    tag : int
+        Counter tag of the program.
+
+    Raises
+    ------
+    InputError
+        The tensors do not all fit the scratchpad.
+    """
+    size = sum(each for _, each in sources)
+    if size > config.sp_bytes:
+        raise InputError(
+            f"reuse: inputs and outputs of {size:,} bytes do not fit the scratchpad of {config.sp_bytes:,}"
+        )
+    lines, offset = [WAIT_FOR_ALL, f"tag {tag}", "clear load", "clear store"], 0
+    for number, (operand, length) in enumerate(sources, 1):
+        signal = ", signal(store:0)" if number == len(sources) else ""
+        lines += [f"set load.dram, op{operand}", f"set load.dst, {offset}", f"set load.len, {length}"]
+        lines.append(f"issue load{signal}")
+        offset += length
+    lines += [f"set store.dram, op0, {start}", "set store.src, 0", f"set store.len, {size}"]
+    lines += ["issue store, wait(load:0)", "halt"]
+    return assemble("\n".join(lines), "copy of inputs and outputs")
