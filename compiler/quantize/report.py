@@ -376,7 +376,7 @@ def summary(document: Mapping[str, Any]) -> list[str]:
     """Summarize the JSON document of a report: the errors of the outputs, and the nodes that add the most noise."""
     used = counted(document["samples"], "random sample" if document["random"] else "sample")
     advice = " (accuracy is meaningless, pass --calibrate)" if document["random"] else ""
-    weights = _weights(document.get("weights"))
+    weights = _weights(document.get("weights"), document.get("int16") is not None)
     if not document["tensors"]:
         return weights or [_nothing(document["kept"].values())]
     lines = [f"quantized with {used}{advice}; compared with float on {document['measured']}:"]
@@ -391,7 +391,7 @@ def summary(document: Mapping[str, Any]) -> list[str]:
     return [*lines, *_chosen(document.get("int16")), *_limits(document.get("limits")), *weights]
 
 
-def _weights(found: Mapping[str, Any] | None) -> list[str]:
+def _weights(found: Mapping[str, Any] | None, exact: bool) -> list[str]:
     """Return the lines on the bits of weights and on the accuracy relative to 8 bits."""
     if found is None:
         return []
@@ -405,14 +405,14 @@ def _weights(found: Mapping[str, Any] | None) -> list[str]:
     if not found["layers"]:
         return [
             "weights are unchanged: no product multiplies quantized values by constant int8 weights of its own",
-            f"  compared with the same weights: {accuracy}",
+            f"  compared with {'the float model' if exact else 'the same weights'}: {accuracy}",
         ]
     bits = sum(each["bits"] * each["weights"] for each in found["layers"])
     mean = bits / sum(each["weights"] for each in found["layers"])
     layers = ", ".join(f"{_short(each['node'])} {each['bits']}" for each in found["layers"])
     return [
         f"weights have {mean:.2f} bits on average, {mean / 8:.0%} of int8",
-        f"  compared with int8 weights: {accuracy}",
+        f"  compared with {'the float model' if exact else 'int8 weights'}: {accuracy}",
         f"  bits: {layers}",
     ]
 
