@@ -455,15 +455,27 @@ def _nothing(reasons: Collection[str]) -> str:
 
 
 def quality_warnings(document: Mapping[str, Any]) -> list[str]:
-    """Return a warning for each output with a low signal-to-noise ratio; no warnings if the samples were random."""
+    """Return a warning for each output with a low signal-to-noise ratio, and for labels that never are those found.
+
+    There are no warnings if the samples were random.
+    """
     if document["random"]:
         return []
+    weights = document.get("weights")
+    labels = (
+        [
+            f"warning: none of the {counted(weights['samples'], 'sample')} is labelled rightly, so that an accuracy "
+            "budget in labels permits any loss: check the labels (y), which are indices of the output's largest element"
+        ]
+        if weights and weights["right_before"] == 0
+        else []
+    )
     compared = [
         each
         for each in document["outputs"]
         if each.get("quantized", True) and each.get("left_out", 0) < max(each.get("values", 0), 1)
     ]
-    return [
+    return labels + [
         f"warning: output {each['name']} has a signal-to-noise ratio below {limit} dB ({_db(each['sqnr_db'])}): "
         "calibrate with more representative samples, compute the nodes that add most noise on int16 (--int16, `int16` "
         "in Python), or keep them in float (--keep-float, `keep_float`)"

@@ -376,6 +376,11 @@ def test_unsuitable_models_samples_and_labels_are_rejected(tmp_path, floats, qua
     budget = AccuracyBudget(sqnr_db=30.0)
     with pytest.raises(InputError, match="needs calibration samples"):
         compiler.compile(floats, "n4", accuracy_budget=budget)
+    with pytest.raises(
+        InputError, match="accuracy_budget: nothing in 'model' is quantized: asked to stay float"
+    ):
+        kept = tuple(floats.nodes)
+        compiler.compile(floats, "n4", calibration=SAMPLES[:2], keep_float=kept, accuracy_budget=budget)
     with pytest.raises(InputError, match="accuracy_budget must be an AccuracyBudget"):
         compiler.compile(floats, "n4", calibration=SAMPLES, accuracy_budget=2)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="2 samples need as many labels, not 1"):
