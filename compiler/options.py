@@ -273,6 +273,9 @@ def unroll_factors(unroll: int | Mapping[str, int] | None) -> tuple[tuple[str, i
 class AccuracyBudget:
     """Loss of accuracy that a user permits for weights with fewer bits, on the calibration samples.
 
+    The loss is relative to the model with 8-bit weights, or to the float model if the compiler also chooses the results
+    that become int16 ("auto").
+
     Parameters
     ----------
     worse : int or None

@@ -64,7 +64,7 @@ from compiler.passes.redundant_nodes import Removed, name_apart
 from compiler.passes.repeated_steps import with_loops
 from compiler.passes.split_bytes import split_bytes
 from compiler.quantize import QuantizationReport, quantize
-from compiler.quantize.plan import left_float, obstacle
+from compiler.quantize.plan import EDGE, is_float, left_float, obstacle
 from compiler.quantize.ranges import random_samples
 from compiler.quantize.report import WeightReport
 from compiler.reference import Kernels
@@ -322,14 +322,24 @@ def _lanes(config: MlaConfig) -> int:
     return config.n if config.wide else 0
 
 
-def _with_bits(graph: Graph, config: MlaConfig, options: CompileOptions) -> tuple[Graph, WeightReport]:
-    """Round the weights of a quantized graph to as few bits as the accuracy budget permits."""
+def _with_bits(
+    graph: Graph, config: MlaConfig, options: CompileOptions, exact: Graph | None = None
+) -> tuple[Graph, WeightReport]:
+    """Round the weights of a quantized graph to as few bits as the accuracy budget permits.
+
+    The accuracy is relative to `exact`, the float model, or to the graph itself.
+    """
     from compiler.quantize.bits import fit_bits
 
     assert options.calibration is not None and options.accuracy_budget is not None
     rounding = cast(Kernels, options.rounding)
     return fit_bits(
-        graph, options.calibration, options.accuracy_budget, rounding=rounding, lanes=_lanes(config)
+        graph,
+        options.calibration,
+        options.accuracy_budget,
+        rounding=rounding,
+        lanes=_lanes(config),
+        exact=exact,
     )
 
 
@@ -349,7 +359,12 @@ def _quantized(graph: Graph, config: MlaConfig, options: CompileOptions) -> tupl
     )
     made = simplify(made)
     if options.accuracy_budget is not None:
-        made, weights = _with_bits(made, config, options)
+        if is_float(made):
+            causes = dict.fromkeys(why for why in report.kept.values() if why != EDGE)
+            reasons = "; ".join(causes) or "it has no node that can be quantized"
+            raise InputError(f"accuracy_budget: nothing in {graph.name!r} is quantized: {reasons}")
+        exact = None if report.int16 is None else graph  # what the results in int16 were chosen for
+        made, weights = _with_bits(made, config, options, exact)
         report = replace(report, weights=weights)
     return made, report
 

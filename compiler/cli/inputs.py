@@ -452,7 +452,7 @@ def read_labeled(
         short = len(names) == 1 and stored == [INPUT_NAME]
         keys = {names[0]: INPUT_NAME} if short else {name: name for name in names}
         if set(stored) != set(keys.values()):
-            wanted = f"{INPUT_NAME} or {names[0]}" if len(names) == 1 else ", ".join(names)
+            wanted = " or ".join(dict.fromkeys((INPUT_NAME, *names))) if len(names) == 1 else ", ".join(names)
             raise InputError(
                 f"{path}: besides {LABEL_NAME}, arrays must be named {wanted}, not {', '.join(stored) or 'none'}"
             )

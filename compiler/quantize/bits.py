@@ -1,7 +1,7 @@
 """Bits per layer: weights of a quantized graph with fewer than eight bits under an accuracy budget."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,18 +11,22 @@ from compiler.ir.graph import Graph, Node, rebuild, unused_name
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.options import AccuracyBudget
 from compiler.passes import simplify
-from compiler.quantize.plan import LAYOUT, WEIGHTED, is_float
+from compiler.quantize.plan import LAYOUT, NORMS, WEIGHTED, is_float
 from compiler.quantize.ranges import MIN_SCALE, Calibration, Sample, samples_of, with_states
 from compiler.quantize.report import LayerBits, OutputErrors, WeightReport
 from compiler.quantize.sensitivity import check_labels
 from compiler.quantize.weights import (
     MAX_BIAS,
     MAX_BITS,
+    MAX_FACTOR,
     MAX_WIDE_BIAS,
     MIN_BITS,
     Real,
+    WeightReader,
+    activation_scales,
     as_rows,
     compensated,
+    damped,
     from_rows,
     quantize_groups,
     refined,
@@ -45,6 +49,12 @@ _MAX_KEPT_BYTES = 1 << 30
 _CONFIDENCE = 0.9
 #: Number of products of a group of weights with a scale of their own, and largest number of bits of such weights.
 GROUP, _GROUPED_BITS = 32, 4
+#: Number of bits for which the factors of input channels are chosen.
+_JUDGED_BITS = 4
+#: Range of integers that a channel with a factor has, relative to what it uses on the samples, and its least factor.
+_RESERVE, _LEAST_FACTOR = 1.25, 0.25
+#: Operators that commute with positive factors of the channels if they keep the last axis.
+_COMMUTING_BY_CHANNEL = frozenset(("max_pool2d", "avg_pool2d", "reduce_mean"))
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,63 @@ class _Layer:
     statistics: tuple[Real, Real] | None
 
 
+@dataclass(frozen=True)
+class _Scaling:
+    """Factors that divide the channels of activations and multiply the weights of the products that read them.
+
+    Parameters
+    ----------
+    source : Node
+        Product or normalization with constants of each channel, which absorb the division.
+    tensors : tuple of str
+        Results of the source and of the nodes after it, up to the operand of the readers, except those that only have
+        the elements in another order. These nodes commute with positive factors of the channels.
+    readers : tuple of str
+        Products of `WeightNarrower.layers` that read the last tensor; no other node does.
+    channels : (elements,) int array
+        Channel of each element of the last axis of the readers' operand.
+    factors : (channels,) float64 array or None
+        The factors; None before they are chosen.
+    """
+
+    source: Node
+    tensors: tuple[str, ...]
+    readers: tuple[str, ...]
+    channels: NDArray[np.intp]
+    factors: Real | None = None
+
+    def of_products(self, layer: _Layer) -> NDArray[np.intp]:
+        """Return the channel of each product of an output of a reader."""
+        return np.tile(self.channels, layer.exact[0].size // len(self.channels))
+
+
+class _Extents:
+    """Share of the range of its integers that each channel of the tensors of a scaling uses."""
+
+    def __init__(self, graph: Graph, scaling: _Scaling):
+        self.scaling = scaling
+        self._graph = graph
+        self._used = np.zeros(graph.out(scaling.source).shape[-1])
+
+    def add(self, values: Mapping[str, NDArray]) -> None:
+        """Add the values of a sample."""
+        for name in self.scaling.tensors:
+            tensor = self._graph.tensors[name]
+            q, limits = tensor.quantization, np.iinfo(tensor.dtype)
+            assert q is not None
+            moved = values[name].reshape(-1, len(self._used)).astype(np.int64) - q.zero_point[0]
+            for ends, limit in (
+                (moved.max(0), limits.max - q.zero_point[0]),
+                (-moved.min(0), q.zero_point[0] - limits.min),
+            ):
+                if limit > 0:
+                    self._used = np.maximum(self._used, ends / limit)
+
+    def least(self) -> Real:
+        """Return the smallest factor of each channel: 1 if the whole range is used, or less with a reserve."""
+        return np.clip(_RESERVE * self._used, _LEAST_FACTOR, 1.0)
+
+
 class WeightNarrower:
     """Quantizer of the weights of a quantized graph to fewer bits.
 
@@ -74,7 +141,9 @@ class WeightNarrower:
     biases are converted to the new scales and compensate the expected errors. Therefore the new graph
     consists of the same operators, and runs wherever the old one does. The products are those of int8, uint8 or
     int16 activations with constant int8 weights that no other node reads; subgraphs are left unchanged. Weights
-    that have few bits already keep their integers.
+    that have few bits already keep their integers. Where it reduces the noise of the outputs, the weights are
+    multiplied by a factor of each input channel before they are rounded, and the scales of the preceding product, or
+    the scale and bias of the preceding normalization, are divided by them (`activation_scales`).
 
     Parameters
     ----------
@@ -95,18 +164,33 @@ class WeightNarrower:
         self.rounding: Kernels = rounding
         nodes = [node for node in graph if _suitable(graph, node)]
         kept: dict[str, list[NDArray]] = {node.inputs[0]: [] for node in nodes}
+        names = {node.name for node in nodes}
+        found = [each for node in graph if (each := _scaling(graph, node, names)) is not None]
+        extents = [_Extents(graph, each) for each in found]
         self.values: list[dict[str, NDArray]] = []
         left = _MAX_KEPT_BYTES
         for sample in samples[:_COMPENSATED_SAMPLES]:
             values = evaluate(graph, sample, rounding=rounding, keep=True)
             left -= sum(each.nbytes for each in values.values())
+            for each in extents:
+                each.add(values)
             if len(self.values) < _MEASURED_SAMPLES and (left >= 0 or not self.values):
                 self.values.append(values)
             for name, each in kept.items():
                 if left >= 0 or not each:
                     each.append(values[name])
         self.layers = {node.name: self._layer(node, kept[node.inputs[0]]) for node in nodes}
-        self._made: dict[tuple[str, int], tuple[Node, dict[str, Tensor]]] = {}
+        self._made: dict[tuple[str, int, bool], tuple[Node, dict[str, Tensor]]] = {}
+        self._candidates = [
+            made for each in extents if (made := self._with_factors(each.scaling, each.least())) is not None
+        ]
+        self._scaled = {
+            name: self._scaled_layer(self.layers[name], each)
+            for each in self._candidates
+            for name in each.readers
+        }
+        self._scalings: list[_Scaling] = []
+        self._base = self.values
 
     def _layer(self, node: Node, values: Sequence[NDArray]) -> _Layer:
         x, weights, *bias = self.graph.ins(node)
@@ -119,6 +203,68 @@ class WeightNarrower:
             found = moments - means[:, :, None] * means[:, None, :], means
         return _Layer(node, exact, found)
 
+    def _with_factors(self, scaling: _Scaling, least: Real) -> _Scaling | None:
+        """Return a scaling with the factors of the least error, judged by weights that are rounded to four bits.
+
+        Each weight is rounded to the nearest step, and the moments are those that error compensation leaves. None if
+        no factors reduce the error.
+        """
+        layers = [self.layers[name] for name in scaling.readers]
+        if any(self._fits(layer, MAX_BITS - 1) for layer in layers):
+            return None
+        readers = []
+        for layer in layers:
+            if layer.statistics is None:
+                return None
+            (moments, *_), _ = layer.statistics
+            rest = np.square(1 / np.diag(np.linalg.cholesky(np.linalg.inv(damped(moments)))))
+            readers.append(WeightReader(as_rows(layer.exact, 0, 1)[0], np.diag(rest)))
+        x = self.graph.ins(layers[0].node)[0]
+        assert x.quantization is not None
+        grouped = self._group(layers[0], _JUDGED_BITS)
+        low, high = weight_range(_JUDGED_BITS)
+
+        def nearest(reader: WeightReader) -> NDArray:
+            if grouped:
+                return quantize_groups(reader.weights, _JUDGED_BITS, group=grouped).dequantized()
+            steps = steps_of_rows(reader.weights, _JUDGED_BITS, np.diag(reader.moments))[:, None]
+            return np.clip(np.rint(reader.weights / steps), low, high) * steps
+
+        factors = activation_scales(
+            readers,
+            nearest,
+            channels=scaling.of_products(layers[0]),
+            least=least,
+            step=x.quantization.scale[0],
+        )
+        return None if (factors == 1).all() else replace(scaling, factors=factors)
+
+    def _scaled_layer(self, layer: _Layer, scaling: _Scaling) -> _Layer:
+        """Return a layer for an operand whose channels are divided by factors."""
+        assert scaling.factors is not None and layer.statistics is not None
+        wide, (moments, means) = scaling.factors[scaling.of_products(layer)], layer.statistics
+        exact = layer.exact * wide.reshape(layer.exact.shape[1:])
+        return replace(layer, exact=exact, statistics=(moments / np.outer(wide, wide), means / wide))
+
+    def scale(self, bits: Mapping[str, int]) -> bool:
+        """Choose the factors of input channels that reduce the noise of the outputs with given bits, by node.
+
+        Later results of `narrowed` and `noise` have these factors. Return True if there are any.
+        """
+        changed = {name for name, count in bits.items() if count < MAX_BITS}
+        chosen: list[_Scaling] = []
+        least = self._noise(self._graph_with(bits, chosen), self.values, changed)
+        for each in self._candidates:
+            tried = [*chosen, each]
+            sources = {scaling.source.name for scaling in tried}
+            noise = self._noise(self._graph_with(bits, tried), self.values, changed | sources)
+            if noise < least:
+                least, chosen = noise, tried
+        self._scalings = chosen
+        sources, wide = {each.source.name for each in chosen}, self.narrowed({})
+        self._base = [values | _rerun(wide, values, sources, self.rounding) for values in self.values]
+        return bool(chosen)
+
     def narrowed(self, bits: Mapping[str, int]) -> Graph:
         """Return the graph with the given numbers of bits of weights, by node; other weights are unchanged.
 
@@ -127,29 +273,61 @@ class WeightNarrower:
         InputError
             A number of bits is out of range, or weights of a node cannot be changed.
         """
-        changed: dict[str, Tensor] = {}
-        nodes: dict[str, Node] = {}
         for name, count in bits.items():
             weight_range(count)
             if name not in self.layers:
                 raise InputError(f"bits: {name!r} is not a product with constant int8 weights of its own")
-            if count < MAX_BITS:
-                nodes[name], tensors = self._with(name, count)
+        return self._graph_with(bits, self._scalings)
+
+    def _graph_with(self, bits: Mapping[str, int], scalings: Sequence[_Scaling]) -> Graph:
+        """Return the graph with given bits and scalings."""
+        scaled = {name for each in scalings for name in each.readers}
+        changed: dict[str, Tensor] = {}
+        nodes: dict[str, Node] = {}
+        for name in self.layers:
+            count = bits.get(name, MAX_BITS)
+            if count < MAX_BITS or name in scaled:
+                nodes[name], tensors = self._with(name, count, name in scaled)
                 changed |= tensors
+        for each in scalings:
+            changed |= self._divided(each, changed)
         if not changed:
             return self.graph
         return rebuild(self.graph, [nodes.get(node.name, node) for node in self.graph], changed=changed)
 
-    def _with(self, name: str, bits: int) -> tuple[Node, dict[str, Tensor]]:
+    def _divided(self, scaling: _Scaling, changed: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the constants of a scaling's source, divided by the factors; `changed` has those of other bits."""
+        assert scaling.factors is not None
+        x, *constants = [changed.get(each.name, each) for each in self.graph.ins(scaling.source)]
+        made: dict[str, Tensor] = {}
+        if scaling.source.op not in WEIGHTED:
+            for each in constants:
+                assert each.data is not None
+                made[each.name] = replace(each, data=(each.data / scaling.factors).astype(np.float32))
+            return made
+        weights, *bias = constants
+        assert x.quantization is not None and weights.quantization is not None
+        channels = len(scaling.factors)
+        scale = (np.array(weights.quantization.scale, np.float64) / scaling.factors).astype(np.float32)
+        zeros = tuple(np.broadcast_to(weights.quantization.zero_point, channels).tolist())
+        q = Quantization(tuple(map(float, scale)), zeros, WEIGHTED[scaling.source.op])
+        made[weights.name] = replace(weights, quantization=q)
+        for each in bias:
+            product = (np.float32(x.quantization.scale[0]) * scale).astype(np.float32)
+            made[each.name] = replace(each, quantization=_per_axis(product, 0))
+        return made
+
+    def _with(self, name: str, bits: int, scaled: bool) -> tuple[Node, dict[str, Tensor]]:
         """Return a node with fewer bits, and its weights and bias by tensor name; the result is cached."""
-        if (name, bits) not in self._made:
-            layer = self.layers[name]
-            if self._fits(layer, bits):
-                self._made[name, bits] = layer.node, {}
+        key = name, bits, scaled
+        if key not in self._made:
+            layer = self._scaled[name] if scaled else self.layers[name]
+            if not scaled and self._fits(layer, bits):
+                self._made[key] = layer.node, {}
             else:
                 found = self._in_groups(layer, bits)
-                self._made[name, bits] = found or (layer.node, self._rounded(layer, bits))
-        return self._made[name, bits]
+                self._made[key] = found or (layer.node, self._rounded(layer, bits))
+        return self._made[key]
 
     def _fits(self, layer: _Layer, bits: int) -> bool:
         """Return True if the integers of a layer have so few bits already."""
@@ -159,16 +337,22 @@ class WeightNarrower:
         symmetric = not any(weights.quantization.zero_point)
         return symmetric and low <= int(weights.data.min()) and int(weights.data.max()) <= high
 
+    def _group(self, layer: _Layer, bits: int) -> int:
+        """Return the number of weights that have a scale of their own; 0 if they have one for each output."""
+        x, old, *_ = self.graph.ins(layer.node)
+        tile = 2 * self.lanes
+        if layer.node.op != "dense" or bits > _GROUPED_BITS or not tile or old.shape[1] % tile:
+            return 0
+        return 0 if x.dtype == "int16" else max(GROUP, tile)
+
     def _in_groups(self, layer: _Layer, bits: int) -> tuple[Node, dict[str, Tensor]] | None:
         """Return a node whose weights have a scale for each group; None if they shall have one for each output."""
         x, old, *bias = self.graph.ins(layer.node)
-        tile = 2 * self.lanes
-        if layer.node.op != "dense" or bits > _GROUPED_BITS or not tile or old.shape[1] % tile:
-            return None
-        if x.dtype == "int16":
+        group = self._group(layer, bits)
+        if not group:
             return None
         assert x.quantization is not None and old.quantization is not None
-        group, x_scale = max(GROUP, tile), x.quantization.scale[0]
+        x_scale = x.quantization.scale[0]
         moments, means = (each[0] for each in layer.statistics) if layer.statistics else (None, None)
         made = quantize_groups(layer.exact, bits, group=group, moments=moments)
         real_bias = np.zeros(old.shape[0])
@@ -242,16 +426,19 @@ class WeightNarrower:
         return made | {fixed.name: replace(fixed, data=data, quantization=_per_axis(product, 0))}
 
     def noise(self, name: str, bits: int) -> float:
-        """Return the noise of the outputs relative to their power if one node has fewer bits.
+        """Return the noise of the outputs relative to their power if one node has fewer bits, and no other node has.
 
         Outputs of a softmax are measured before the softmax, which hides errors where it saturates.
         """
-        made = self.narrowed({name: bits})
+        return self._noise(self.narrowed({name: bits}), self._base, {name})
+
+    def _noise(self, made: Graph, base: Sequence[dict[str, NDArray]], changed: Collection[str]) -> float:
+        """Return the noise of a graph's outputs relative to the values of one in which some nodes are different."""
         total = 0.0
         for watched in _watched(self.graph):
             errors = OutputErrors()
-            for values in self.values:
-                new = _rerun(made, values, name, self.rounding)
+            for values in base:
+                new = _rerun(made, values, changed, self.rounding)
                 exact, found = (_real(self.graph, watched, each) for each in (values, values | new))
                 errors.add(exact, found)
             total += errors.noise / errors.signal if errors.signal else 0.0
@@ -280,6 +467,86 @@ def _suitable(graph: Graph, node: Node) -> bool:
     )
 
 
+def _scaling(graph: Graph, source: Node, layers: Collection[str]) -> _Scaling | None:
+    """Return the scaling of the channels of a node's result, without factors; None if there is none.
+
+    The source has constants of each channel, and only nodes that commute with factors are between it and products in
+    `layers`, in which more than one channel contributes to an output.
+    """
+    if not _has_constants_of_channels(graph, source, layers):
+        return None
+    y = graph.out(source)
+    index: NDArray[np.intp] = np.broadcast_to(np.arange(y.shape[-1]), y.shape)
+    tensor, passed = y, [y.name]
+    while True:
+        readers, q = graph.consumers(tensor.name), tensor.quantization
+        if tensor.name in graph.outputs or tensor.dtype not in ("int8", "uint8") or q is None or not q.whole:
+            return None
+        if readers and all(_reads_channels(graph, node, tensor.name, layers) for node in readers):
+            break
+        found = _through(graph, readers[0], index) if len(readers) == 1 else None
+        if found is None:
+            return None
+        tensor, index = graph.out(readers[0]), found
+        if readers[0].op not in ("reshape", "transpose"):
+            passed.append(tensor.name)
+    channels = index.reshape(-1, index.shape[-1])
+    if (channels != channels[0]).any():
+        return None
+    return _Scaling(source, tuple(passed), tuple(node.name for node in readers), channels[0])
+
+
+def _has_constants_of_channels(graph: Graph, source: Node, layers: Collection[str]) -> bool:
+    """Return True for a normalization, or a product in `layers`, that can divide each channel by a factor."""
+    if source.op in NORMS:
+        _, *constants = graph.ins(source)
+        return bool(constants) and all(
+            each.data is not None
+            and each.dtype == "float32"
+            and each.shape == graph.out(source).shape[-1:]
+            and len(graph.consumers(each.name)) == 1
+            for each in constants
+        )
+    if source.name not in layers:
+        return False
+    x, weights, *_ = graph.ins(source)
+    channels, q = weights.shape[WEIGHTED[source.op]], weights.quantization
+    # Scales of weights that multiply int16 have few significant bits.
+    return (
+        x.dtype != "int16"
+        and channels == graph.out(source).shape[-1]
+        and q is not None
+        and min(q.scale) >= MIN_SCALE * MAX_FACTOR
+    )
+
+
+def _reads_channels(graph: Graph, node: Node, name: str, layers: Collection[str]) -> bool:
+    """Return True for a product in `layers` whose outputs each sum products of all channels of a tensor."""
+    whole = node.op == "dense" or (node.op == "conv2d" and node.attributes["groups"] == 1)
+    return whole and node.name in layers and node.inputs[0] == name
+
+
+def _through(graph: Graph, node: Node, index: NDArray[np.intp]) -> NDArray[np.intp] | None:
+    """Return the channels of the elements of a result, given those of the operand; None if factors do not commute."""
+    y = graph.out(node)
+    if node.op == "reshape":
+        return index.reshape(y.shape)
+    if node.op == "transpose":
+        return index.transpose(node.attributes["perm"])
+    if node.op == "clip":
+        ends = node.attributes["low"], node.attributes["high"]
+        return index if all(end == 0 or math.isinf(end) for end in ends) else None
+    if node.op == "requantize":
+        return index
+    rows = index.reshape(-1, index.shape[-1])
+    same = y.shape[-1] == rows.shape[1] and (rows == np.arange(rows.shape[1])).all()
+    if node.op not in _COMMUTING_BY_CHANNEL or not same:
+        return None
+    if node.op == "reduce_mean" and not {-1, index.ndim - 1}.isdisjoint(node.attributes["axes"]):
+        return None
+    return np.broadcast_to(np.arange(y.shape[-1]), y.shape)
+
+
 def _per_axis(scale: NDArray[np.float32], axis: int) -> Quantization:
     return Quantization(tuple(float(each) for each in scale), (0,) * len(scale), axis)
 
@@ -297,11 +564,13 @@ def _watched(graph: Graph) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _rerun(graph: Graph, values: Mapping[str, NDArray], first: str, rounding: Kernels) -> dict[str, NDArray]:
-    """Return the tensors of a graph that depend on one node, given the values of the others."""
+def _rerun(
+    graph: Graph, values: Mapping[str, NDArray], first: Collection[str], rounding: Kernels
+) -> dict[str, NDArray]:
+    """Return the tensors of a graph that depend on some nodes, given the values of the others."""
     new: dict[str, NDArray] = {}
     for node in graph:
-        if node.name == first or any(name in new for name in node.inputs):
+        if node.name in first or any(name in new for name in node.inputs):
             operands = [new[name] if name in new else _value(graph, name, values) for name in node.inputs]
             new |= zip(node.outputs, run_node(graph, node, operands, rounding=rounding), strict=True)
     return new
@@ -358,12 +627,14 @@ def fit_bits(
     *,
     rounding: Kernels = "reference",
     lanes: int = 0,
+    exact: Graph | None = None,
 ) -> tuple[Graph, WeightReport]:
     """Choose the bits of the weights of each layer of a quantized graph, and round the weights to them.
 
     The sensitivity of a layer, the noise of the outputs if only its weights have fewer bits, is measured for
     2 to 7 bits. Layers lose bits in the order of `bit_steps`, up to the last step at which the budget holds
-    on the samples, found by bisection.
+    on the samples, found by bisection. This is repeated with the factors of input channels that reduce the noise with
+    the resulting bits, and with one bit less; the result with the fewest bits is returned.
     Because bits are chosen on the samples, these understate the loss on others: a budget of
     labels also limits the number of changes that the noise and the margins of the samples let expect, so that as
     many other samples exceed the budget with a probability of at most 10%.
@@ -375,11 +646,14 @@ def fit_bits(
     samples : Calibration
         Calibration data: a dict of arrays whose first axis indexes samples, or a list of samples.
     budget : AccuracyBudget
-        Permitted loss of accuracy, relative to the given graph.
+        Permitted loss of accuracy, relative to the given graph or to `exact`.
     rounding : Kernels
         Kernels whose rounding is used for evaluation.
     lanes : int
         Rows of a tile of weights on a target with scaled sums, or 0, as for `WeightNarrower`.
+    exact : Graph or None
+        Float model with the same inputs and outputs, of which the graph is the quantized form, if the loss is that of
+        activations and weights together. Weights keep 8 bits if the graph does not meet the budget with these.
 
     Returns
     -------
@@ -401,8 +675,21 @@ def fit_bits(
     graph = _with_own_constants(simplify(graph))
     given = with_states(graph, samples_of(graph, samples))
     _check_varied(graph, given)
-    check = _Check(graph, given, budget, rounding)
+    check = _Check(graph, given, budget, rounding, exact)
     narrower = WeightNarrower(graph, given, rounding, lanes)
+    best = _fitted(narrower, check)
+    layers = best[1].layers
+    for fewer in (
+        0,
+        1,
+    ):  # factors for the bits that they are expected to save reduce the noise of these bits more
+        if narrower.scale({each.node: max(each.bits - fewer, MIN_BITS) for each in layers}):
+            best = min(best, _fitted(narrower, check), key=lambda each: each[1].mean_bits)
+    return best
+
+
+def _fitted(narrower: WeightNarrower, check: "_Check") -> tuple[Graph, WeightReport]:
+    """Return the graph with as few bits as the budget permits, and its report."""
     noise = {
         name: [narrower.noise(name, bits) for bits in range(MIN_BITS, MAX_BITS)] + [0.0]
         for name in narrower.layers
@@ -410,8 +697,7 @@ def fit_bits(
     sizes = {name: layer.exact.size for name, layer in narrower.layers.items()}
     steps = bit_steps(noise, sizes)
     first, last = 0, len(steps)
-    result = check.measured(graph)
-    made = graph
+    made, result = check.graph, check.measured(check.graph)
     while first < last:
         middle = (first + last + 1) // 2
         candidate = narrower.narrowed(dict(steps[:middle]))
@@ -452,23 +738,29 @@ def _with_own_constants(graph: Graph) -> Graph:
 
 
 class _Check:
-    """Measurement of the accuracy of graphs relative to the graph with 8-bit weights."""
+    """Measurement of the accuracy of graphs relative to the graph with 8-bit weights, or to a float model."""
 
-    def __init__(self, graph: Graph, samples: Sequence[Sample], budget: AccuracyBudget, rounding: Kernels):
-        self.graph, self.budget = graph, budget
+    def __init__(
+        self,
+        graph: Graph,
+        samples: Sequence[Sample],
+        budget: AccuracyBudget,
+        rounding: Kernels,
+        exact: Graph | None = None,
+    ):
+        self.graph, self.budget, self.exact = graph, budget, exact or graph
         self.rounding: Kernels = rounding
         if budget.worse is not None:
             check_labels(graph, samples, budget.labels)
             self.samples = list(samples)
         else:
             self.samples = list(samples[:_CHECKED_SAMPLES])
-        self.scores = _watched(graph)
-        self.wanted = [self._outputs(graph, sample) for sample in self.samples]
+        self.wanted = [self._outputs(self.exact, sample) for sample in self.samples]
 
     def _outputs(self, graph: Graph, sample: Sample) -> dict[str, NDArray]:
         """Return the real values of the outputs and of the tensors in front of their softmax."""
         values = evaluate(graph, sample, rounding=self.rounding, keep=True)
-        return {name: _real(graph, name, values) for name in (*graph.sample_outputs, *self.scores)}
+        return {name: _real(graph, name, values) for name in (*graph.sample_outputs, *_watched(graph))}
 
     def measured(self, graph: Graph) -> WeightReport:
         """Return the accuracy of a graph; `layers` of the report is empty."""
@@ -477,7 +769,7 @@ class _Check:
         margins: list[float] = []
         moves: list[float] = []
         for i, (sample, wanted) in enumerate(zip(self.samples, self.wanted, strict=True)):
-            found = wanted if graph is self.graph else self._outputs(graph, sample)
+            found = wanted if graph is self.exact else self._outputs(graph, sample)
             for name, each in errors.items():
                 each.add(wanted[name], found[name])
             if self.budget.labels:
@@ -485,7 +777,8 @@ class _Check:
                 was, now = (int(each[name].argmax()) == self.budget.labels[i] for each in (wanted, found))
                 right, before, worse = right + now, before + was, worse + (was and not now)
                 changed += int(wanted[name].argmax()) != int(found[name].argmax())
-                scores, others = (each[self.scores[0]].reshape(-1) for each in (wanted, found))
+                scores = wanted[_watched(self.exact)[0]].reshape(-1)
+                others = found[_watched(graph)[0]].reshape(-1)
                 second, first = np.argsort(scores, kind="stable")[-2:] if scores.size > 1 else (0, 0)
                 moves.append(float(others[first] - others[second] - scores[first] + scores[second]))
                 if was:

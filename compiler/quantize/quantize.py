@@ -149,9 +149,11 @@ def quantize_bodies(
 
 #: Maximum number of samples on which errors are measured; each is evaluated twice in numpy.
 _MAX_MEASURED = 8
+#: Maximum number of samples on which the errors of weights that multiply int16 are compensated.
+_MAX_COMPENSATED = 64
 #: Limit on the runs of subgraphs while errors are measured; at least one sample is measured.
 _MAX_SUBGRAPH_RUNS = 1 << 12
-#: Limit in bytes on the float values that are cached during calibration for the measurement of errors.
+#: Limit in bytes on the float values that are cached during calibration.
 _MAX_CACHED_BYTES = 1 << 30
 
 
@@ -346,7 +348,7 @@ def _calibrated(
     for sample in samples:
         values = evaluate(graph, sample, keep=True, on_subgraph=watched)
         bytes_left -= sum(each.nbytes for each in values.values())
-        if bytes_left >= 0 and len(cached) < _MAX_MEASURED:
+        if bytes_left >= 0 and len(cached) < _MAX_COMPENSATED:
             cached.append(values)
         least = floors.add(values)
         for name, each in values.items():

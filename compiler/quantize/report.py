@@ -376,7 +376,7 @@ def summary(document: Mapping[str, Any]) -> list[str]:
     """Summarize the JSON document of a report: the errors of the outputs, and the nodes that add the most noise."""
     used = counted(document["samples"], "random sample" if document["random"] else "sample")
     advice = " (accuracy is meaningless, pass --calibrate)" if document["random"] else ""
-    weights = _weights(document.get("weights"))
+    weights = _weights(document.get("weights"), document.get("int16") is not None)
     if not document["tensors"]:
         return weights or [_nothing(document["kept"].values())]
     lines = [f"quantized with {used}{advice}; compared with float on {document['measured']}:"]
@@ -391,7 +391,7 @@ def summary(document: Mapping[str, Any]) -> list[str]:
     return [*lines, *_chosen(document.get("int16")), *_limits(document.get("limits")), *weights]
 
 
-def _weights(found: Mapping[str, Any] | None) -> list[str]:
+def _weights(found: Mapping[str, Any] | None, exact: bool) -> list[str]:
     """Return the lines on the bits of weights and on the accuracy relative to 8 bits."""
     if found is None:
         return []
@@ -405,14 +405,14 @@ def _weights(found: Mapping[str, Any] | None) -> list[str]:
     if not found["layers"]:
         return [
             "weights are unchanged: no product multiplies quantized values by constant int8 weights of its own",
-            f"  compared with the same weights: {accuracy}",
+            f"  compared with {'the float model' if exact else 'the same weights'}: {accuracy}",
         ]
     bits = sum(each["bits"] * each["weights"] for each in found["layers"])
     mean = bits / sum(each["weights"] for each in found["layers"])
     layers = ", ".join(f"{_short(each['node'])} {each['bits']}" for each in found["layers"])
     return [
         f"weights have {mean:.2f} bits on average, {mean / 8:.0%} of int8",
-        f"  compared with int8 weights: {accuracy}",
+        f"  compared with {'the float model' if exact else 'int8 weights'}: {accuracy}",
         f"  bits: {layers}",
     ]
 
@@ -455,15 +455,27 @@ def _nothing(reasons: Collection[str]) -> str:
 
 
 def quality_warnings(document: Mapping[str, Any]) -> list[str]:
-    """Return a warning for each output with a low signal-to-noise ratio; no warnings if the samples were random."""
+    """Return a warning for each output with a low signal-to-noise ratio, and for labels that never are those found.
+
+    There are no warnings if the samples were random.
+    """
     if document["random"]:
         return []
+    weights = document.get("weights")
+    labels = (
+        [
+            f"warning: none of the {counted(weights['samples'], 'sample')} is labelled rightly, so that an accuracy "
+            "budget in labels permits any loss: check the labels (y), which are indices of the output's largest element"
+        ]
+        if weights and weights["right_before"] == 0
+        else []
+    )
     compared = [
         each
         for each in document["outputs"]
         if each.get("quantized", True) and each.get("left_out", 0) < max(each.get("values", 0), 1)
     ]
-    return [
+    return labels + [
         f"warning: output {each['name']} has a signal-to-noise ratio below {limit} dB ({_db(each['sqnr_db'])}): "
         "calibrate with more representative samples, compute the nodes that add most noise on int16 (--int16, `int16` "
         "in Python), or keep them in float (--keep-float, `keep_float`)"

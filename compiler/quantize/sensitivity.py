@@ -1,5 +1,6 @@
 """Sensitivity analysis: the error of each quantized node, and the activations that limit the quality of the outputs."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -120,7 +121,7 @@ _SUFFICIENT_DB = 30.0
 #: Maximum number of activations whose effect on the output is measured, and maximum number tried as int16.
 _CANDIDATES, _TRIED = 24, 6
 #: Number of samples on which int16 is tried, and on which results are chosen for a budget in decibels.
-_TRIED_SAMPLES, _CHOSEN_SAMPLES = 4, 8
+_TRIED_SAMPLES, _CHOSEN_SAMPLES = 4, 64
 #: An activation is tried as int16 only if it causes at least this share of the output's noise.
 _SMALLEST_SHARE = 0.02
 
@@ -247,7 +248,8 @@ def choose_int16(
 
     Activations are chosen in the order of the noise that they cause in the worst output, as few of them as meet the
     budget, found by bisection if all those that cause noise do. Otherwise, each number of them is tried, and the best
-    one is chosen if it improves the outputs; if it does not meet the budget, the next ones are searched for.
+    one is chosen if it improves the outputs; if it does not meet the budget, the next ones are searched for. If none
+    of these improves the outputs, the other activations, each of which causes little noise, are tried together.
 
     Parameters
     ----------
@@ -299,29 +301,39 @@ def choose_int16(
     while now.missing > 0:
         shares = _noise_shares(now.output, graph, samples[0], *quantized_with(chosen), rounding)
         more = [each.node for each in shares if each.share >= _SMALLEST_SHARE and each.node not in chosen]
-        if not more:
-            break
-        first, last, found = 1, len(more), quality([*chosen, *more])
-        if (
-            found.missing > 0
-        ):  # more results in int16 are not always better, since their weights are rounded anew
+        found = quality([*chosen, *more]) if more else now
+        if more and found.missing > 0:
+            # More results in int16 are not always better, since their weights are rounded anew.
             fewer = [quality([*chosen, *more[:count]]) for count in range(1, len(more))]
-            found, last = min(
+            found, count = min(
                 ((each, count) for count, each in enumerate((*fewer, found), 1)),
                 key=lambda each: (max(each[0].missing, 0.0), each[1]),
             )
-            first = last
-            if found.missing >= now.missing:
+            more = more[:count]
+        if found.missing >= now.missing:
+            others = (each.node for each in shares), _rounded_results(graph, quantized_with(chosen)[1])
+            more = [name for name in dict.fromkeys(itertools.chain(*others)) if name not in chosen]
+            found = quality([*chosen, *more])
+            if found.missing > 0:
                 break
-        while first < last:
-            middle = (first + last) // 2
-            tried = quality([*chosen, *more[:middle]])
-            if tried.missing <= 0:
-                last, found = middle, tried
-            else:
-                first = middle + 1
-        chosen, now = [*chosen, *more[:last]], found
+        if found.missing <= 0:
+            first, last = 1, len(more)
+            while first < last:
+                middle = (first + last) // 2
+                tried = quality([*chosen, *more[:middle]])
+                if tried.missing <= 0:
+                    last, found = middle, tried
+                else:
+                    first = middle + 1
+            more = more[:last]
+        chosen, now = [*chosen, *more], found
     return ChosenInt16(tuple(chosen), before.sqnr_db, now.sqnr_db, now.missing <= 0)
+
+
+def _rounded_results(graph: Graph, integers: Mapping[str, Tensor]) -> list[str]:
+    """Return the nodes and inputs whose results are rounded to int8, in the order of the graph."""
+    producers = {name: graph.producer(name) for name, each in integers.items() if each.dtype == "int8"}
+    return [node.name if node else name for name, node in producers.items() if _rounds(graph, name)]
 
 
 def _first_of_groups(graph: Graph, names: Iterable[str]) -> list[str]:

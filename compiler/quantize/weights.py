@@ -1,5 +1,6 @@
 """Rounding of weights to few bits: scales, error compensation, and scaling by the activations."""
 
+import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,6 +54,11 @@ _MEAN_DECAY, _SQUARE_DECAY = 0.9, 0.98
 _START_DISTANCE, _RANGE_DISTANCE = 0.45, 0.49
 #: Exponents of the importance of the operand's elements that `activation_scales` tries.
 _EXPONENTS = (0.0, 0.15, 0.3, 0.45, 0.6)
+#: Exponents of the root mean square of the columns by which it divides them, and the least mean square that it
+#: distinguishes, relative to the largest.
+_SIZE_EXPONENTS, _LEAST_POWER = (0.0, 0.25, 0.5, 0.75), 1e-4
+#: Share of the channels with a limit whose factors keep their ratios, and largest factor of a channel with a limit.
+_KEPT_RATIOS, MAX_FACTOR = 0.9, 8.0
 
 
 def weight_range(bits: int) -> tuple[int, int]:
@@ -721,16 +727,25 @@ class WeightReader:
 
 
 def activation_scales(
-    readers: Sequence[WeightReader], quantize: Callable[[WeightReader], NDArray], share: float = _DAMPING
+    readers: Sequence[WeightReader],
+    quantize: Callable[[WeightReader], NDArray],
+    share: float = _DAMPING,
+    *,
+    channels: NDArray[np.intp] | None = None,
+    least: Real | None = None,
+    step: float = 0.0,
 ) -> Real:
     """Return factors by which to multiply the columns of weights before they are rounded.
 
     Elements of the operand that matter more get larger factors, and thereby finer steps (Lin et al., AWQ:
-    Activation-aware Weight Quantization, 2023). The caller divides the operand by the factors, which is exact
-    where a preceding operator has a factor of its own for each element: the gain of a normalization, or the
-    scales of the rows of weights that compute the operand without a nonlinear function in between. An element
-    matters by its variance given the later elements, which error compensation cannot remove; factors are a
-    power of it, and the power with the smallest error of the outputs is chosen.
+    Activation-aware Weight Quantization, 2023). The caller divides the operand by the factors, which is exact where a
+    preceding operator has a factor of its own for each element: the gain of a normalization, or the scales of the
+    rows of weights that compute the operand without a nonlinear function in between, or with one that commutes with
+    positive factors, such as ReLU. An element matters by its variance given the later elements, which error
+    compensation cannot remove; factors are a power of it, and the power with the smallest error of the outputs is
+    chosen. With `least`, the factors are divided by a power of the root mean square of the column, too: columns of
+    small weights would otherwise use little of the range of a step that larger ones determine, and elements that they
+    multiply need few of the operand's integers.
 
     Parameters
     ----------
@@ -740,11 +755,18 @@ def activation_scales(
         Returns the quantized weights of a reader, as real numbers.
     share : float
         Regularization of the moments.
+    channels : (products,) int array or None
+        Channel whose factor each element of the operand has; None if each element has its own.
+    least : (channels,) float64 array or None
+        Smallest factor of each channel of an operand of integers, with which its values fit their range. None: any
+        factor is possible, and their geometric mean is 1.
+    step : float
+        Step of the operand's integers, whose rounding errors are multiplied by the factors; 0 for an exact operand.
 
     Returns
     -------
-    (products,) float64 array
-        Factors with a geometric mean of 1; all 1 if no scaling reduces the error.
+    (channels,) float64 array
+        Positive factors; all 1 if no scaling reduces the error.
 
     Raises
     ------
@@ -767,20 +789,34 @@ def activation_scales(
             raise InputError(f"weights must be a matrix, not an array of shape {list(each.weights.shape)}")
         _checked_moments("moments", each.moments, products)
         _checked_moments("gradients", each.gradients, len(each.weights))
+    index = np.arange(products) if channels is None else channels
+    count = int(index.max()) + 1
     total = sum(each.moments * _importance(each) for each in readers)
     upper = np.linalg.cholesky(np.linalg.inv(damped(np.asarray(total), share)))
-    deviation = 1 / np.diag(upper)
-    deviation = deviation / np.exp(np.log(deviation).mean())
-    best, least = np.ones(len(deviation)), math.inf
-    for exponent in _EXPONENTS:
-        factors = deviation**exponent
-        error = 0.0
-        for each in readers:
-            made = each.scaled(factors)
-            error += output_error(quantize(made) - made.weights, made.moments, made.gradients)
-        if error < least:
-            best, least = factors, error
+    variance = np.bincount(index, np.square(1 / np.diag(upper)), count) / np.bincount(index, minlength=count)
+    power = np.bincount(index, sum(np.square(each.weights).sum(0) for each in readers), count)
+    size = np.maximum(power, power.max() * _LEAST_POWER) if power.any() else np.ones(count)
+    best, fewest = np.ones(count), math.inf
+    opposites = _SIZE_EXPONENTS[: 1 if least is None else None]
+    for exponent, opposite in itertools.product(_EXPONENTS, opposites):
+        factors = variance ** (exponent / 2) / size ** (opposite / 2)
+        for tried in _shifted(factors / np.exp(np.log(factors).mean()), least):
+            error = step**2 / 12 * float(np.square(tried) @ power)
+            for each in readers:
+                made = each.scaled(tried[index])
+                error += output_error(quantize(made) - made.weights, made.moments, made.gradients)
+            if error < fewest:
+                best, fewest = tried, error
     return best
+
+
+def _shifted(factors: Real, least: Real | None) -> list[Real]:
+    """Return factors that are not less than the least ones: with the same ratios, and with most ratios the same."""
+    if least is None:
+        return [factors]
+    needed = least / factors
+    shifts = (needed.max(), np.quantile(needed, _KEPT_RATIOS), np.median(needed))
+    return [np.minimum(np.maximum(factors * shift, least), MAX_FACTOR) for shift in shifts]
 
 
 def _importance(reader: WeightReader) -> float:

@@ -107,16 +107,20 @@ def test_accuracy_budget_reports_bits_of_weights(mla, network, data):
     )
 
 
-def test_accuracy_budget_of_quantized_model_counts_labels(mla, tmp_path):
+def test_accuracy_budget_of_quantized_model_counts_labels(mla, tmp_path, caplog):
     data, package = tmp_path / "labeled.npz", tmp_path / "kws.mla"
     images = np.random.default_rng(0).integers(-128, 128, (2, 49, 10, 1)).astype(np.int8)
     np.savez(data, x=images, y=np.array([3, 4]))
     command = ("compile", trained("kws_ref_model"), "--calibrate", data, "--no-cache", "--no-db")
     found = mla(*command, "--accuracy-budget", 2, "-o", package)
     assert found.status == 0 and "compared with int8 weights: 0 of 2 samples labelled worse" in found.out
+    assert "none of the 2 samples is labelled rightly" in caplog.text
     assert mla("run", package, "--device", "golden", "--accuracy-budget", 2).err.endswith(
         "is already compiled: --accuracy-budget applies to models\n"
     )
+    np.savez(data, y=np.array([3, 4]))
+    unnamed = mla(*command, "--accuracy-budget", 2, "-o", package)
+    assert unnamed.status == 2 and "arrays must be named x or input_1, not none" in unnamed.err
     np.savez(data, x=images, y=np.array([3, 40]))
     wrong = mla(*command, "--accuracy-budget", 2, "-o", package)
     assert wrong.status == 2 and "--accuracy-budget: labels must be 0..11, not 40" in wrong.err

@@ -177,6 +177,117 @@ def test_budgets_use_groups_that_run_exactly_as_computed(rng) -> None:
     assert np.array_equal(found[name], evaluate(made, inputs)[name])
 
 
+def network_of_channels(seed: int, kind: str) -> Graph:
+    """Return a float network in which channels between two layers have different magnitudes and weights.
+
+    `kind` names what is between the layers.
+    """
+    rng = np.random.default_rng(seed)
+    graph = Graph(kind)
+    graph.add_input(Tensor("x", (4, 12) if kind in ("norm", "residual") else (1, 10, 10, 8), "float32"))
+    spread = rng.lognormal(0, 1.2, 12)
+
+    def add(op, inputs, size, arrays=(), **attributes):
+        name = f"{op}{len(graph.nodes)}"
+        for i, each in enumerate(arrays):
+            graph.add_tensor(Tensor(f"{name}.{i}", each.shape, "float32", data=each.astype(np.float32)))
+        graph.add_tensor(Tensor(f"{name}.y", size, "float32"))
+        names = (*inputs, *(f"{name}.{i}" for i in range(len(arrays))))
+        graph.add_node(Node(name, op, names, (f"{name}.y",), attributes))
+        return f"{name}.y"
+
+    form = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
+    if kind == "norm":
+        gains = [spread, rng.normal(size=12) * spread]
+        y = add("layer_norm", ["x"], (4, 12), gains, axis=1, epsilon=1e-5)
+    elif kind == "residual":
+        y = add("dense", ["x"], (4, 12), [rng.normal(size=(12, 12)) * spread[:, None], spread])
+        y = add("add", [y, "x"], (4, 12))
+    else:
+        first = rng.normal(size=(12, 3, 3, 8)) * spread[:, None, None, None]
+        y = add("conv2d", ["x"], (1, 8, 8, 12), [first, spread], **form)
+        y = add("clip", [y], (1, 8, 8, 12), low=0.0, high=6.0 if kind == "relu6" else np.inf)
+        side = 4 if kind == "turned" else 2
+        window = {"kernel": (side, side), "strides": (side, side), "pads": (0, 0, 0, 0)}
+        y = add("max_pool2d", [y], (1, 8 // side, 8 // side, 12), **window)
+    if kind == "turned":
+        y = add("transpose", [y], (1, 12, 2, 2), perm=(0, 3, 1, 2))
+        y = add("reshape", [y], (1, 48), shape=(1, 48))
+        weights = rng.normal(size=(16, 48)) / np.repeat(spread, 4)
+        outs = [add("dense", [y], (1, 16), [weights, rng.normal(size=16)])]
+    elif kind in ("relu", "relu6"):
+        second = rng.normal(size=(16, 1, 1, 12)) / spread
+        outs = [add("conv2d", [y], (1, 4, 4, 16), [second, rng.normal(size=16)], **form)]
+    else:
+        outs = [add("dense", [y], (4, 16), [rng.normal(size=(16, 12)) / spread]) for _ in range(2)]
+    return graph.finish(outs)
+
+
+def channel_samples(graph: Graph, count: int, seed: int) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    return [{"x": rng.normal(size=graph.tensors["x"].shape).astype(np.float32)} for _ in range(count)]
+
+
+def distance(graph: Graph, made: Graph, samples: list[dict[str, np.ndarray]]) -> float:
+    """Return the noise of the outputs of `made` relative to the power of those of `graph`."""
+    noise = power = 0.0
+    for sample in samples:
+        wanted, found = evaluate(graph, sample), evaluate(made, sample)
+        noise += sum(
+            float(np.square(found[name] - wanted[name], dtype=np.float64).sum()) for name in graph.outputs
+        )
+        power += sum(float(np.square(wanted[name], dtype=np.float64).sum()) for name in graph.outputs)
+    return noise / power
+
+
+@pytest.mark.parametrize("kind", ["relu", "turned", "norm"])
+def test_factors_of_input_channels_reduce_the_noise_of_other_samples(kind) -> None:
+    floats = network_of_channels(4, kind)
+    graph, _ = quantize(floats, channel_samples(floats, 64, 0))
+    narrower = WeightNarrower(graph, channel_samples(floats, 64, 0), "reference")
+    held = channel_samples(floats, 12, 1)
+    bits = dict.fromkeys(narrower.layers, 4)
+    plain = narrower.narrowed(bits)
+    assert narrower.scale(bits)
+    made, wide = narrower.narrowed(bits), narrower.narrowed({})
+    assert distance(floats, made, held) < 0.8 * distance(floats, plain, held)
+    # The scaled network with 8-bit weights computes the same function: not more noise than that of int8 activations.
+    assert distance(floats, wide, held) < 1.2 * distance(floats, graph, held)
+    source = next(node for node in graph if node.op in ("conv2d", "layer_norm"))
+    new, old = wide.ins(wide.nodes[source.name])[1], graph.ins(source)[1]
+    assert new.data is not None and old.data is not None
+    if kind == "norm":
+        assert (new.data != old.data).any() and new.dtype == "float32"
+    else:
+        assert np.array_equal(new.data, old.data) and new.quantization != old.quantization
+
+
+@pytest.mark.parametrize("kind", ["relu6", "residual"])
+def test_results_that_do_not_commute_with_factors_keep_their_scales(kind) -> None:
+    floats = network_of_channels(4, kind)
+    samples = channel_samples(floats, 64, 0)
+    graph, _ = quantize(floats, samples)
+    narrower = WeightNarrower(graph, samples, "reference")
+    assert not narrower.scale(dict.fromkeys(narrower.layers, 4))
+    assert narrower.narrowed({}) is graph
+
+
+@pytest.mark.parametrize("kind", ["relu", "norm"])
+def test_budgets_use_factors_where_they_save_bits_and_run_exactly_as_computed(kind, monkeypatch) -> None:
+    floats = network_of_channels(4, kind)
+    samples, budget = channel_samples(floats, 64, 0), AccuracyBudget(sqnr_db=12)
+    graph, _ = quantize(floats, samples)
+    made, report = fit_bits(graph, samples, budget)
+    network = compiler.compile(floats, "n4", calibration=samples, accuracy_budget=budget)
+    assert network.quantization is not None and network.quantization.weights == report
+    for sample in channel_samples(floats, 2, 1):
+        wanted = evaluate(made, sample)
+        assert all(np.array_equal(found, wanted[name]) for name, found in network(**sample).items())
+    monkeypatch.setattr(WeightNarrower, "scale", lambda self, bits: False)
+    _, plain = fit_bits(graph, samples, budget)
+    assert report.mean_bits < plain.mean_bits
+
+
 def test_a_budget_that_no_noise_meets_leaves_the_outputs_unchanged(quantized) -> None:
     made, report = fit_bits(quantized, SAMPLES[:2], AccuracyBudget(sqnr_db=300))
     assert report.sqnr_db is None  # some weights have fewer bits without an effect on these samples
@@ -265,6 +376,11 @@ def test_unsuitable_models_samples_and_labels_are_rejected(tmp_path, floats, qua
     budget = AccuracyBudget(sqnr_db=30.0)
     with pytest.raises(InputError, match="needs calibration samples"):
         compiler.compile(floats, "n4", accuracy_budget=budget)
+    with pytest.raises(
+        InputError, match="accuracy_budget: nothing in 'model' is quantized: asked to stay float"
+    ):
+        kept = tuple(floats.nodes)
+        compiler.compile(floats, "n4", calibration=SAMPLES[:2], keep_float=kept, accuracy_budget=budget)
     with pytest.raises(InputError, match="accuracy_budget must be an AccuracyBudget"):
         compiler.compile(floats, "n4", calibration=SAMPLES, accuracy_budget=2)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="2 samples need as many labels, not 1"):

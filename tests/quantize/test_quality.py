@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from compiler.api import compile
@@ -23,6 +24,7 @@ from compiler.quantize.report import summary
 from compiler.quantize.rewrite import expected_error, quantized_weights
 from compiler.quantize.weights import moments_of
 from compiler.reference import evaluate
+from compiler.runtime.compiled import CompiledNetwork
 from hw.errors import InputError
 from scripts.quantization_quality import float_graph
 from tests.support.float_graphs import BLOCK, IMAGE, WITHIN, graph_of, numbers, samples
@@ -243,6 +245,77 @@ def test_a_budget_that_int16_does_not_meet(tmp_path) -> None:
     kept, plain = (quantize(graph, given, int16=names) for names in (("auto",), ()))
     assert kept[1].int16 is not None and kept[1].int16.met and not kept[1].int16.nodes
     assert [str(each) for each in kept[0]] == [str(each) for each in plain[0]]
+
+
+def _loss_db(path: Path, network: CompiledNetwork, given: list[dict[str, np.ndarray]]) -> float:
+    """Return the lowest signal-to-noise ratio of an output of the compiled network relative to onnxruntime."""
+    session = onnxruntime.InferenceSession(path)
+    names = [each.name for each in session.get_outputs()]
+    noise, power = np.zeros(len(names)), np.zeros(len(names))
+    for sample in given:
+        found = network(**sample)
+        for i, wanted in enumerate(session.run(None, sample)):
+            noise[i] += np.square(found[names[i]] - wanted, dtype=np.float64).sum()
+            power[i] += np.square(wanted, dtype=np.float64).sum()
+    return float((10 * np.log10(power / noise)).min())
+
+
+@pytest.mark.parametrize("budget", [25, 44])
+def test_a_budget_with_int16_holds_for_the_compiled_network_on_all_samples(tmp_path, budget) -> None:
+    """The budget includes the loss by narrow weights, and holds on more samples than weights were rounded for first."""
+    inner = ["x", *(f"r{i}" for i in range(2))]
+    nodes = [
+        each
+        for i, name in enumerate(inner)
+        for each in (node("Gemm", f"{name} w{i} b{i}", f"s{i}"), node("Tanh", f"s{i}", f"r{i}"))
+    ]
+    nodes.append(node("MatMul", "r2 v", "y"))
+    constants = {f"w{i}": 0.2 * numbers(16, 16, seed=i) for i in range(3)}
+    constants |= {f"b{i}": numbers(16, seed=9 + i) for i in range(3)} | {"v": numbers(16, 4, seed=20)}
+    made = model(nodes, {"x": np.ones((1, 16), np.float32)}, ["y"], constants)
+    path = tmp_path / "network.onnx"
+    path.write_bytes(made.SerializeToString())
+    given = [{"x": numbers(1, 16, seed=100 + seed)} for seed in range(24)]
+    network = compile(
+        path, "n8", calibration=given, int16=("auto",), accuracy_budget=AccuracyBudget(sqnr_db=budget)
+    )
+    report = network.quantization
+    assert report is not None and report.int16 is not None and report.weights is not None
+    found = _loss_db(path, network, given)
+    assert report.int16.met and found >= budget
+    assert report.weights.samples == 24 and report.weights.sqnr_db == pytest.approx(found, abs=0.05)
+    assert report.weights.mean_bits < 8 or budget == 44
+    assert bool(report.int16.nodes) == (budget == 44)
+    text = "\n".join(summary(report.document()))
+    assert f"compared with the float model: {found:.1f} dB on 24 samples" in text
+
+
+def test_weights_keep_eight_bits_if_int16_does_not_meet_the_budget(tmp_path) -> None:
+    graph = graph_of(tmp_path, BLOCK, WITHIN)
+    budget = AccuracyBudget(sqnr_db=120)
+    network = compile(graph, "n8", calibration=samples(IMAGE, 4), int16=("auto",), accuracy_budget=budget)
+    report = network.quantization
+    assert report is not None and report.int16 is not None and report.weights is not None
+    assert not report.int16.met and report.weights.mean_bits == 8
+    assert report.weights.sqnr_db == pytest.approx(report.int16.sqnr_db, abs=0.01)
+
+
+def test_results_of_little_noise_become_int16_together_if_the_budget_needs_them(tmp_path) -> None:
+    """A sum of many terms of equal noise, none of which causes 2% of the noise of the output."""
+    count = 60
+    nodes = [node("Mul", f"x f{i}", f"p{i}") for i in range(count)]
+    nodes.append(node("Sum", " ".join(f"p{i}" for i in range(count)), "y"))
+    rng = np.random.default_rng(0)
+    constants = {f"f{i}": rng.uniform(0.5, 1, (1, 32)).astype(np.float32) for i in range(count)}
+    graph = graph_of(tmp_path, nodes, constants, (1, 32))
+    given = [{"x": numbers(1, 32, seed=seed)} for seed in range(4)]
+    reports = [
+        quantize(graph, given, int16=names, limits=False)[1].outputs[0].sqnr_db for names in ((), ("all",))
+    ]
+    assert reports[0] is not None and reports[1] is not None and reports[0] < reports[1] - 10
+    budget = AccuracyBudget(sqnr_db=reports[1] - 1)
+    _, report = quantize(graph, given, int16=("auto",), limits=False, budget=budget)
+    assert report.int16 is not None and report.int16.met
 
 
 @pytest.mark.parametrize("rounding", ["reference", "onnxruntime"])
