@@ -72,8 +72,8 @@ _MIN_REDUCED = 65
 _MAX_PAIRED = 0.9
 #: Maximum ratio of the cycles with columns of windows that MATRIX separates to those without.
 _MAX_SELECTED = 0.9
-#: Rows of windows of a tile from which the cycles of such a layer are estimated.
-_SELECTED_ROWS = 16
+#: Rows of windows of a tile from which the cycles of such a layer, or of one with pairs, are estimated.
+_SELECTED_ROWS, _PAIRED_ROWS = 16, 8
 #: Maximum number of kinds of windows by their elements inside the image, each of which needs separate commands.
 _MAX_COUNTS = 64
 #: Maximum number of int16 elements whose sum is divided exactly by a multiplication.
@@ -151,7 +151,7 @@ class ColumnSelection:
             own.append(middle)
             other.append(after[:-1] if column else before[1:])
         every = np.concatenate([*own, *other])
-        return every[:, :n] | every[:, n:] << 4
+        return (every[:, :n] | every[:, n:] << 4).astype(np.uint8)
 
     def products(self, windows: int) -> Iterator[dict[str, int]]:
         """Yield the products of an image row: fields of MATRIX, with addresses relative to those of the row.
@@ -221,6 +221,14 @@ def selected_rows(
     return min(found, key=lambda each: (max(each.fuse, each.matrix), each.combined))
 
 
+class PairedRows(NamedTuple):
+    """Rows of windows of a tile that are computed with pairs, and the cycles of FUSE and of MATRIX for the tile."""
+
+    rows: int
+    fuse: int
+    matrix: int
+
+
 class WindowMethod(Enum):
     """Ways in which FUSE combines the elements of windows."""
 
@@ -229,7 +237,8 @@ class WindowMethod(Enum):
     #: For maxima, the rows of each window for whole lines of the image, then the columns.
     ROWS_FIRST = "rows first"
     #: For maxima, two adjacent pixels per cycle: MATRIX subtracts each element from that of the pixel at its left.
-    #: FUSE replaces negative differences by 0 and adds the element itself.
+    #: FUSE replaces negative differences by 0 and adds the element itself. If MATRIX would take longer than FUSE, the
+    #: last rows of a tile are computed as DIRECT.
     PAIRS = "pairs"
     #: For maxima of windows of two columns that do not overlap, of images with few channels: MATRIX separates the first
     #: and the second columns of the windows, N elements of any pixels at a time; FUSE combines N elements per cycle.
@@ -335,9 +344,12 @@ class PoolLayer(Layer):
         selection = self.selection(config)
         if x.c > n or DTYPE_BYTES[x.dtype] > 1 or 4 * down * selection.rows(y.w) > config.acc_rows:
             return False
-        tile = self.selected(config, _SELECTED_ROWS, y.w)
+        rows = _SELECTED_ROWS
+        while rows > 1 and MAX_SUM_BUFFERS * self.selected_sums(config, rows, y.w) > config.acc_rows:
+            rows -= 1
+        tile = self.selected(config, rows, y.w)
         bus = ceil_div(x.h * x.w * x.c + y.h * y.w * x.c, n)
-        found = bus, y.h * tile.fuse / _SELECTED_ROWS, y.h * tile.matrix / _SELECTED_ROWS
+        found = bus, y.h * tile.fuse / rows, y.h * tile.matrix / rows
         direct = y.h * y.w * down * across - max(self._saved_by_rows(n), 0)
         return max(found) + selection.tiles * n < _MAX_SELECTED * max(direct, bus)
 
@@ -390,10 +402,34 @@ class PoolLayer(Layer):
         if 2 * min(x.h, down) * strip > config.acc_rows:
             return False
         blocks = ceil_div(x.c, n)
-        matrix = y.h * min(self.strides[0], down) * (x.w + 1) * blocks
-        fuse = y.h * y.w * blocks * down * len(self.pairs)
-        direct = y.h * y.w * blocks * down * across
-        return max(matrix, fuse) < _MAX_PAIRED * (direct - max(self._saved_by_rows(n), 0))
+        rows = min(y.h, _PAIRED_ROWS)
+        pairs = self.pairs_of(rows, x.w, y.w, blocks)
+        direct = y.h * y.w * blocks * down * across - max(self._saved_by_rows(n), 0)
+        bus = ceil_div(x.h * x.w * x.c + y.h * y.w * x.c, n)
+        return max(y.h * max(pairs.matrix, pairs.fuse) / rows, bus) < _MAX_PAIRED * max(direct, bus)
+
+    def pairs_of(self, rows: int, columns: int, windows: int, blocks: int) -> "PairedRows":
+        """Return how many rows of a tile are computed with pairs so that the busiest unit takes the least time.
+
+        Parameters
+        ----------
+        rows, windows : int
+            Rows of windows of the tile, and windows of a row.
+        columns, blocks : int
+            Columns of the image, or of a strip, and blocks of channels.
+        """
+        (down, across), points = self.kernel, windows * blocks * self.kernel[0]
+        array, fewer = (columns + 1) * blocks, across - len(self.pairs)
+
+        def cycles(paired: int) -> PairedRows:
+            height = _image_height(paired, down, min(self.strides[0], down))
+            return PairedRows(paired, points * (rows * across - paired * fewer), height * array)
+
+        # The cycles of FUSE decrease with the number of rows, and those of MATRIX increase.
+        step = max(min(self.strides[0], down) * array + fewer * points, 1)
+        balanced = (points * rows * across - (down - min(self.strides[0], down)) * array) // step
+        near = {min(max(each, 1), rows) for each in (balanced, balanced + 1)}
+        return min(map(cycles, near), key=lambda each: (max(each.fuse, each.matrix), each.rows))
 
     def _pairs_cover(self) -> bool:
         """Return True if the pairs whose second pixel is inside the image cover the elements of all windows."""
@@ -586,7 +622,7 @@ def _fuse_cycles(
         return layer.selected(config, rows, y_w).fuse
     points = rows * y_w * ceil_div(lanes, n)
     if method == WindowMethod.PAIRS:
-        return points * down * len(layer.pairs)
+        return layer.pairs_of(rows, x_w, y_w, ceil_div(lanes, n)).fuse
     if method == WindowMethod.DIRECT:
         return points * down * across * size
     if method == WindowMethod.SUMS_FIRST:
@@ -615,7 +651,9 @@ def _matrix_cycles(
     """
     if method == WindowMethod.SELECTED:
         return layer.selected(config, rows[1], columns[1]).matrix
-    return rows[0] * (columns[0] + 1) * ceil_div(lanes, config.n) if method == WindowMethod.PAIRS else 0
+    if method == WindowMethod.PAIRS:
+        return layer.pairs_of(rows[1], *columns, ceil_div(lanes, config.n)).matrix
+    return 0
 
 
 def _sum_buffers(context: TilingContext, method: WindowMethod, sums: int) -> int:
@@ -643,7 +681,10 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
         image = lines(high * x.w, lanes * size, x.c * size, n)
         used = (rows * (x.w + layer.kernel[1]) * lanes + n) * size if rows_first else 0
         used *= 2 if x.c % lanes else 1
-        sums = high * x.w * ceil_div(lanes, n) if method == WindowMethod.PAIRS else 0
+        sums = 0
+        if method == WindowMethod.PAIRS:
+            paired = layer.pairs_of(rows, x.w, y.w, ceil_div(lanes, n)).rows
+            sums = input_rows(paired, layer.strides[0], layer.kernel[0], x.h) * x.w * ceil_div(lanes, n)
         added = rows * x.w * ceil_div(lanes, n) if method == WindowMethod.SUMS_FIRST else 0
         if method == WindowMethod.SELECTED:
             selection = layer.selection(config)
@@ -745,13 +786,13 @@ class PoolSteps:
         width = min(self.columns * self.n, self.x.c) * self.size
         if not self.x.on_chip:
             self.pixel = width
-            most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows))
+            most = max(self._image(start, rows)[1] for start, rows in self._pieces())
             size = most * max(strip.size for strip in self.strips) * width + self.n * self.size
             selected = self.method == WindowMethod.SELECTED
             if selected:
                 size = max(
                     layer.selected_height(self.config, rows, strip.count) * self._pitch(strip)
-                    for strip, (_, rows) in product(self.strips, pieces(self.y.h, self.rows))
+                    for strip, (_, rows) in product(self.strips, self._pieces())
                 )
             self.tiles = tile_buffers(
                 f"{layer.name}.x",
@@ -787,8 +828,10 @@ class PoolSteps:
         if self.method == WindowMethod.PAIRS:
             w_buffer = CircularBuffer(BufferMemory.SP, f"{layer.name}.w", 2 * self.n)
             self.signs = TileBuffers(w_buffer, self._load_signs)
-            most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows))
-            sums = most * max(strip.size for strip in self.strips) * self.columns
+            sums = self.columns * max(
+                self._image(start, self._paired(strip, rows))[1] * strip.size
+                for (start, rows), strip in product(self._pieces(), self.strips)
+            )
             self.acc = BufferRotation(BufferMemory.ACC, f"{layer.name}.acc", sums, schedule.acc_buffers)
         if self.method == WindowMethod.SELECTED:
             self._begin_selection()
@@ -803,6 +846,20 @@ class PoolSteps:
         self.maxima = TileBuffers(
             CircularBuffer(BufferMemory.SP, f"{layer.name}.rows", size, depth), self._pad
         )
+
+    def _pieces(self) -> Iterator[tuple[int, int]]:
+        """Yield the first row and the number of rows of each tile of an image.
+
+        If MATRIX separates the columns, the first tile is smaller, because the units wait for it.
+        """
+        first = ceil_div(self.rows, 2) if self.method == WindowMethod.SELECTED else 0
+        yield from pieces(min(first, self.y.h), self.rows)
+        for start, rows in pieces(max(self.y.h - first, 0), self.rows):
+            yield first + start, rows
+
+    def _paired(self, strip: ColumnStrip, rows: int) -> int:
+        """Return the number of rows of a tile that are computed with pairs."""
+        return self.layer.pairs_of(rows, strip.size, strip.count, self.columns).rows
 
     def _image(self, start: int, rows: int) -> tuple[int, int]:
         layer = self.layer
@@ -841,7 +898,7 @@ class PoolSteps:
 
     def steps(self) -> list[TileStep]:
         """Generate the steps of all tiles."""
-        tiles = list(product(range(self.layer.batch), self.strips, pieces(self.y.h, self.rows)))
+        tiles = list(product(range(self.layer.batch), self.strips, self._pieces()))
         if self.method == WindowMethod.SELECTED:
             return self._selected_steps(tiles)
         blocks = list(pieces(self.blocks, self.columns))
@@ -880,14 +937,14 @@ class PoolSteps:
         }
         result = {"d_x": pixel, "d_y": row, "d_n": self.n * self.size}
         down = start * layer.strides[0] - layer.pads[0] - image_first
-        if self.method == WindowMethod.PAIRS:
-            self._pair(step, strip, walk, address, result, (start, rows))
-        elif self.method == WindowMethod.ROWS_FIRST:
+        paired = self._paired(strip, rows) if self.method == WindowMethod.PAIRS else 0
+        if self.method == WindowMethod.ROWS_FIRST:
             self._separate(step, strip, walk, address, result, rows, width, down)
         elif self.method == WindowMethod.SUMS_FIRST:
             self._add_sums(step, strip, walk, address, result, (start, rows), down)
-        else:
-            for top, height, left, columns, words in self._parts(strip, start, rows):
+        elif paired < rows:
+            for part, height, left, columns, words in self._parts(strip, start + paired, rows - paired):
+                top = paired + part
                 fields = {
                     **walk,
                     **result,
@@ -901,6 +958,8 @@ class PoolSteps:
                     **self._across(left * layer.strides[1] + strip.before, columns),
                 }
                 step.fuse.append(self.context.command(Unit.FUSE, **fields))
+        if paired:
+            self._pair(step, strip, walk, address, result, (start, paired))
         if not self.y.on_chip:
             lines = image_lines(self.y, rows, width, "src", width)
             step.stores.append(
@@ -919,11 +978,7 @@ class PoolSteps:
         self.matrices_dram = context.constant(f"{layer.name}.matrices", matrices)
         matrices_buffer = CircularBuffer(BufferMemory.SP, f"{layer.name}.matrix", matrices.size)
         self.matrices = TileBuffers(matrices_buffer, self._load_matrices)
-        tiles = [
-            (strip, rows)
-            for strip in self.strips
-            for rows in {rows for _, rows in pieces(self.y.h, self.rows)}
-        ]
+        tiles = [(strip, rows) for strip in self.strips for rows in {rows for _, rows in self._pieces()}]
         sums = max(layer.selected_sums(self.config, rows, strip.count) for strip, rows in tiles)
         self.acc = BufferRotation(BufferMemory.ACC, f"{layer.name}.acc", sums, schedule.acc_buffers)
         size = max(
