@@ -70,6 +70,8 @@ _PASS_LATENCY = 60
 _MIN_REDUCED = 65
 #: Maximum ratio of the cycles with maxima of pairs of pixels to those without.
 _MAX_PAIRED = 0.9
+#: Cycles of a layer of which some rows are computed with pairs, in addition to those of FUSE and MATRIX.
+_MIXED_CYCLES = 100
 #: Maximum ratio of the cycles with columns of windows that MATRIX separates to those without.
 _MAX_SELECTED = 0.9
 #: Rows of windows of a tile from which the cycles of such a layer, or of one with pairs, are estimated.
@@ -406,7 +408,8 @@ class PoolLayer(Layer):
         pairs = self.pairs_of(rows, x.w, y.w, blocks)
         direct = y.h * y.w * blocks * down * across - max(self._saved_by_rows(n), 0)
         bus = ceil_div(x.h * x.w * x.c + y.h * y.w * x.c, n)
-        return max(y.h * max(pairs.matrix, pairs.fuse) / rows, bus) < _MAX_PAIRED * max(direct, bus)
+        more = _MIXED_CYCLES if pairs.rows < rows else 0
+        return max(y.h * max(pairs.matrix, pairs.fuse) / rows, bus) + more < _MAX_PAIRED * max(direct, bus)
 
     def pairs_of(self, rows: int, columns: int, windows: int, blocks: int) -> "PairedRows":
         """Return how many rows of a tile are computed with pairs so that the busiest unit takes the least time.
