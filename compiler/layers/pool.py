@@ -74,6 +74,9 @@ _MAX_PAIRED = 0.9
 _MIXED_CYCLES = 100
 #: Maximum ratio of the cycles with columns of windows that MATRIX separates to those without.
 _MAX_SELECTED = 0.9
+#: The same ratio to the cycles with pairs, which are underestimated more. With it, the faster of both is chosen for
+#: 112x112x6, 96x96x7, 96x96x8 and 96x96x9 (RTL n16, latency 100).
+_MAX_SELECTED_TO_PAIRED = 1.02
 #: Rows of windows of a tile from which the cycles of such a layer, or of one with pairs, are estimated.
 _SELECTED_ROWS, _PAIRED_ROWS = 16, 8
 #: Maximum number of kinds of windows by their elements inside the image, each of which needs separate commands.
@@ -352,8 +355,13 @@ class PoolLayer(Layer):
         tile = self.selected(config, rows, y.w)
         bus = ceil_div(x.h * x.w * x.c + y.h * y.w * x.c, n)
         found = bus, y.h * tile.fuse / rows, y.h * tile.matrix / rows
-        direct = y.h * y.w * down * across - max(self._saved_by_rows(n), 0)
-        return max(found) + selection.tiles * n < _MAX_SELECTED * max(direct, bus)
+        if self._paired(config):
+            pairs = self.pairs_of(config, rows, x.w, y.w, 1)
+            most = _MAX_SELECTED_TO_PAIRED * max(y.h * max(pairs.fuse, pairs.matrix) / rows, bus)
+        else:
+            direct = y.h * y.w * down * across - max(self._saved_by_rows(n), 0)
+            most = _MAX_SELECTED * max(direct, bus)
+        return max(found) + selection.tiles * n < most
 
     def _saved_by_rows(self, n: int) -> int:
         """Return the FUSE cycles that are saved by taking the maximum of the rows first, then of the columns."""
@@ -405,13 +413,21 @@ class PoolLayer(Layer):
             return False
         blocks = ceil_div(x.c, n)
         rows = min(y.h, _PAIRED_ROWS)
-        pairs = self.pairs_of(rows, x.w, y.w, blocks)
+        pairs = self.pairs_of(config, rows, x.w, y.w, blocks)
         direct = y.h * y.w * blocks * down * across - max(self._saved_by_rows(n), 0)
         bus = ceil_div(x.h * x.w * x.c + y.h * y.w * x.c, n)
         more = _MIXED_CYCLES if pairs.rows < rows else 0
         return max(y.h * max(pairs.matrix, pairs.fuse) / rows, bus) + more < _MAX_PAIRED * max(direct, bus)
 
-    def pairs_of(self, rows: int, columns: int, windows: int, blocks: int) -> "PairedRows":
+    def pairs_as_pixels(self, config: MlaConfig) -> bool:
+        """Return True if the pairs are windows of two columns whose channels are at most N together.
+
+        MATRIX then computes a difference in one cycle, as a product of both pixels with a matrix of 1 and -1.
+        """
+        (x, y), two = images(self), (self.kernel[1], self.strides[1]) == (2, 2)
+        return two and 2 * x.c <= config.n and self.pads[1] == 0 and 2 * y.w <= x.w
+
+    def pairs_of(self, config: MlaConfig, rows: int, columns: int, windows: int, blocks: int) -> "PairedRows":
         """Return how many rows of a tile are computed with pairs so that the busiest unit takes the least time.
 
         Parameters
@@ -423,6 +439,8 @@ class PoolLayer(Layer):
         """
         (down, across), points = self.kernel, windows * blocks * self.kernel[0]
         array, fewer = (columns + 1) * blocks, across - len(self.pairs)
+        if self.pairs_as_pixels(config):
+            array = max(windows, config.n)
 
         def cycles(paired: int) -> PairedRows:
             height = _image_height(paired, down, min(self.strides[0], down))
@@ -625,7 +643,7 @@ def _fuse_cycles(
         return layer.selected(config, rows, y_w).fuse
     points = rows * y_w * ceil_div(lanes, n)
     if method == WindowMethod.PAIRS:
-        return layer.pairs_of(rows, x_w, y_w, ceil_div(lanes, n)).fuse
+        return layer.pairs_of(config, rows, x_w, y_w, ceil_div(lanes, n)).fuse
     if method == WindowMethod.DIRECT:
         return points * down * across * size
     if method == WindowMethod.SUMS_FIRST:
@@ -655,7 +673,7 @@ def _matrix_cycles(
     if method == WindowMethod.SELECTED:
         return layer.selected(config, rows[1], columns[1]).matrix
     if method == WindowMethod.PAIRS:
-        return layer.pairs_of(rows[1], *columns, ceil_div(lanes, config.n)).matrix
+        return layer.pairs_of(config, rows[1], *columns, ceil_div(lanes, config.n)).matrix
     return 0
 
 
@@ -686,8 +704,9 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
         used *= 2 if x.c % lanes else 1
         sums = 0
         if method == WindowMethod.PAIRS:
-            paired = layer.pairs_of(rows, x.w, y.w, ceil_div(lanes, n)).rows
-            sums = input_rows(paired, layer.strides[0], layer.kernel[0], x.h) * x.w * ceil_div(lanes, n)
+            paired = layer.pairs_of(config, rows, x.w, y.w, ceil_div(lanes, n)).rows
+            sums = input_rows(paired, layer.strides[0], layer.kernel[0], x.h) * ceil_div(lanes, n)
+            sums *= y.w if layer.pairs_as_pixels(config) else x.w
         added = rows * x.w * ceil_div(lanes, n) if method == WindowMethod.SUMS_FIRST else 0
         if method == WindowMethod.SELECTED:
             selection = layer.selection(config)
@@ -829,10 +848,17 @@ class PoolSteps:
             )
             self.p = Slots(context, layer.name, layer.drain, self.columns)
         if self.method == WindowMethod.PAIRS:
-            w_buffer = CircularBuffer(BufferMemory.SP, f"{layer.name}.w", 2 * self.n)
+            self.as_pixels = layer.pairs_as_pixels(context.config)
+            signs = np.concatenate([np.eye(self.x.c, self.n, dtype=np.int8)] * 2)
+            signs[self.x.c :] *= -1
+            if self.as_pixels:
+                self.signs_dram = context.constant(f"{layer.name}.signs", signs)
+            size = signs.size if self.as_pixels else 2 * self.n
+            w_buffer = CircularBuffer(BufferMemory.SP, f"{layer.name}.w", size)
             self.signs = TileBuffers(w_buffer, self._load_signs)
             sums = self.columns * max(
-                self._image(start, self._paired(strip, rows))[1] * strip.size
+                self._image(start, self._paired(strip, rows))[1]
+                * (strip.count if self.as_pixels else strip.size)
                 for (start, rows), strip in product(self._pieces(), self.strips)
             )
             self.acc = BufferRotation(BufferMemory.ACC, f"{layer.name}.acc", sums, schedule.acc_buffers)
@@ -862,7 +888,7 @@ class PoolSteps:
 
     def _paired(self, strip: ColumnStrip, rows: int) -> int:
         """Return the number of rows of a tile that are computed with pairs."""
-        return self.layer.pairs_of(rows, strip.size, strip.count, self.columns).rows
+        return self.layer.pairs_of(self.config, rows, strip.size, strip.count, self.columns).rows
 
     def _image(self, start: int, rows: int) -> tuple[int, int]:
         layer = self.layer
@@ -1145,7 +1171,10 @@ class PoolSteps:
             )
 
     def _load_signs(self, _: Hashable, address: BufferRef) -> list[Command]:
-        """Return the commands that fill the weights of a difference: 1 and -1 for each channel."""
+        """Return the commands that load the weights of a difference: 1 and -1 for each channel."""
+        if self.as_pixels:
+            source = BufferRef(self.signs_dram)
+            return [self.context.command(Unit.LOAD, dram=source, dst=address, len=address.buffer.size)]
         return [
             self.context.command(
                 Unit.LOAD,
@@ -1173,19 +1202,25 @@ class PoolSteps:
         if self.x.on_chip:
             x = x.plus(first * row)
         dtype, pairs, sums = layer.shapes[layer.x].dtype, layer.pairs, self.acc.next()
+        if self.as_pixels:  # a difference for each window instead of each pixel
+            products = _products(dtype, height, self.y.w, self.x.c, n) | {"a_v": 2 * pixel, "acc_y": self.y.w}
+            held = self.y.w
+        else:
+            products = {**_differences(dtype, height, columns, n), "a_oc": n, "a_v": pixel}
+            products |= {
+                "oc_count": walk["n_count"],
+                "n_tail": walk["lanes_tail"],
+                "acc_oc": height * columns,
+            }
+            held = columns
         step.matrix.append(
             self.context.command(
                 Unit.MATRIX,
-                **_differences(dtype, height, columns, n),
-                oc_count=walk["n_count"],
-                n_tail=walk["lanes_tail"],
+                **products,
                 a_base=x,
-                a_oc=n,
                 a_u=row,
-                a_v=pixel,
                 w_base=self.signs.get(0, step),
                 acc_base=sums,
-                acc_oc=height * columns,
             )
         )
         rows = _inside(tile[0] * down - layer.pads[0] - first, tile[1], down, range(layer.kernel[0]), height)
@@ -1194,13 +1229,14 @@ class PoolSteps:
             step.fuse.append(
                 self.context.command(
                     Unit.FUSE,
-                    **_maxima((down, across), pairs.step, (row, pixel), columns),
+                    **_maxima((down, across), pairs.step, (row, pixel), held)
+                    | ({"v_x": 1} if self.as_pixels else {}),
                     **result,
                     stage=self._stage("n", reduce=Reduce.MAX, residual=1, r_raw=1, r_dtype=dtype),
                     n_count=walk["n_count"],
                     lanes_tail=walk["lanes_tail"],
-                    a_base=sums.plus(u * columns + v),
-                    a_n=height * columns,
+                    a_base=sums.plus(u * held + (left if self.as_pixels else v)),
+                    a_n=height * held,
                     r_base=x.plus(u * row + v * pixel),
                     r_n=n,
                     y_count=y_count,
@@ -1466,6 +1502,21 @@ def _differences(dtype: Dtype, rows: int, columns: int, n: int) -> dict[str, int
         "dw_sx": 1,
         "dw_sy": 1,
         "dw_out_w": columns,
+    }
+
+
+def _products(dtype: Dtype, rows: int, windows: int, channels: int, n: int) -> dict[str, int]:
+    """Return the fields of MATRIX for the differences of the two pixels of each window, in `rows` rows."""
+    return {
+        "word": MATRIX_WORD.pack(a_unsigned=int(dtype == Dtype.U8)),
+        "w_row": n,
+        "k_rows": 2 * channels,
+        "n_cols": channels,
+        "y_count": rows,
+        "x_count": windows,
+        "u_y": 1,
+        "v_x": 1,
+        "acc_x": 1,
     }
 
 
