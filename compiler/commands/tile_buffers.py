@@ -169,6 +169,7 @@ def tile_buffers(
     load: Callable[[Hashable, BufferRef], list[Command]],
     *,
     separate: bool,
+    wide: bool = False,
 ) -> TileBuffers:
     """Return buffers in the scratchpad for tiles that are loaded on demand.
 
@@ -184,11 +185,15 @@ def tile_buffers(
         Function that returns the commands to load a tile, given its key and its address.
     separate : bool
         True if units access two tiles at the same time, which are therefore in different banks if possible.
+    wide : bool
+        True if MATRIX reads rows of 2N bytes, a multiple of which `size` then is.
     """
     if separate:
-        tiles = [CircularBuffer(BufferMemory.SP, f"{name}{i}", size, family=name) for i in range(depth)]
+        tiles = [
+            CircularBuffer(BufferMemory.SP, f"{name}{i}", size, family=name, wide=wide) for i in range(depth)
+        ]
         return _SeparateTileBuffers(tiles, load)
-    return TileBuffers(CircularBuffer(BufferMemory.SP, name, size, depth), load)
+    return TileBuffers(CircularBuffer(BufferMemory.SP, name, size, depth, wide=wide), load)
 
 
 class BufferRotation:
@@ -204,10 +209,14 @@ class BufferRotation:
         Size of a tile, in units of the memory.
     depth : int
         Number of buffers.
+    wide : bool
+        True if MATRIX reads rows of 2N bytes, a multiple of which `size` then is.
     """
 
-    def __init__(self, memory: BufferMemory, name: str, size: int, depth: int):
-        self.buffers = [CircularBuffer(memory, f"{name}{i}", size, family=name) for i in range(depth)]
+    def __init__(self, memory: BufferMemory, name: str, size: int, depth: int, *, wide: bool = False):
+        self.buffers = [
+            CircularBuffer(memory, f"{name}{i}", size, family=name, wide=wide) for i in range(depth)
+        ]
         self.count = 0
 
     def next(self) -> BufferRef:

@@ -1,10 +1,12 @@
 """Pooling over windows of an image, and depthwise convolutions on FUSE."""
 
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from functools import cache
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +40,9 @@ from compiler.layers.lowering_context import (
     same_quantization,
 )
 from compiler.layers.reduce import lower_global_average, lower_global_maximum, reciprocal, scaled
-from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
+from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, line_beats, lines
 from compiler.layers.tiling_context import (
+    MAX_SUM_BUFFERS,
     LayerContext,
     TilingContext,
     Tilings,
@@ -67,6 +70,15 @@ _PASS_LATENCY = 60
 _MIN_REDUCED = 65
 #: Maximum ratio of the cycles with maxima of pairs of pixels to those without.
 _MAX_PAIRED = 0.9
+#: Cycles of a layer of which some rows are computed with pairs, in addition to those of FUSE and MATRIX.
+_MIXED_CYCLES = 100
+#: Maximum ratio of the cycles with columns of windows that MATRIX separates to those without.
+_MAX_SELECTED = 0.9
+#: The same ratio to the cycles with pairs, which are underestimated more. With it, the faster of both is chosen for
+#: 112x112x6, 96x96x7, 96x96x8 and 96x96x9 (RTL n16, latency 100).
+_MAX_SELECTED_TO_PAIRED = 1.02
+#: Rows of windows of a tile from which the cycles of such a layer, or of one with pairs, are estimated.
+_SELECTED_ROWS, _PAIRED_ROWS = 16, 8
 #: Maximum number of kinds of windows by their elements inside the image, each of which needs separate commands.
 _MAX_COUNTS = 64
 #: Maximum number of int16 elements whose sum is divided exactly by a multiplication.
@@ -85,6 +97,143 @@ def _few(counts: list[int]) -> bool:
     return len(counts) <= _MAX_COUNTS and min(counts) >= 1
 
 
+@dataclass(frozen=True)
+class ColumnSelection:
+    """Products with matrices of 0 and 1 that separate the columns of windows of two columns, without padding.
+
+    An image row is read as consecutive bytes, in blocks of 2N bytes, which MATRIX multiplies in wide mode. The elements
+    of the first columns of all windows, and those of the second columns, become two sequences of rows of N sums. Row i
+    of a sequence depends on block i, and, if its first or last element is not in block i, on block i - 1 (first
+    columns) or i + 1 (second columns). The matrices of row i are those of row i + `period`.
+
+    Parameters
+    ----------
+    n : int
+        Lanes of the machine.
+    channels : int
+        Channels of the image, at most 2N.
+    """
+
+    n: int
+    channels: int
+
+    @property
+    def period(self) -> int:
+        """Number of rows of sums with different matrices."""
+        return self.channels // math.gcd(self.channels, self.n)
+
+    @property
+    def tiles(self) -> int:
+        """Number of matrices."""
+        return 4 * self.period - 2
+
+    def rows(self, windows: int) -> int:
+        """Return the rows of sums of one column of `windows` windows."""
+        return ceil_div(windows * self.channels, self.n)
+
+    def pitch(self, windows: int, columns: int) -> int:
+        """Return the distance of image rows of `columns` pixels in bytes, a multiple of 2N.
+
+        A row includes the block after those of the windows, which the last row of sums may depend on.
+        """
+        block, rows = 2 * self.n, self.rows(windows)
+        return max(ceil_div(columns * self.channels, block), rows + (rows % self.period > 0)) * block
+
+    def matrices(self) -> NDArray[np.uint8]:
+        """Return all matrices as pairs of int4: of block i for the first columns of the rows of a period, and for the
+        second columns; then of block i - 1 for the first columns, and of block i + 1 for the second columns.
+        """
+        n, period = self.n, self.period
+        window, channel = np.divmod(np.arange(period * n), self.channels)
+        own, other = [], []
+        for column in range(2):
+            # Blocks i - 1, i and i + 1 of a row of sums are bytes 0 .. 6N - 1.
+            matrices = np.zeros((period, 6 * n, n), np.uint8)
+            row, lane = np.divmod(np.arange(period * n), n)
+            source = (2 * window + column) * self.channels + channel - 2 * n * (row - 1)
+            matrices[row, source, lane] = 1
+            before, middle, after = np.split(matrices, 3, axis=1)
+            own.append(middle)
+            other.append(after[:-1] if column else before[1:])
+        every = np.concatenate([*own, *other])
+        return (every[:, :n] | every[:, n:] << 4).astype(np.uint8)
+
+    def products(self, windows: int) -> Iterator[dict[str, int]]:
+        """Yield the products of an image row: fields of MATRIX, with addresses relative to those of the row.
+
+        The first sum of the second columns is `column` = 1 times the distance of both sequences after `acc_base`.
+        """
+        n, period = self.n, self.period
+        whole, rest = divmod(self.rows(windows), period)
+        runs = (range(rest), whole + 1), (range(rest, period), whole)
+        for (run, groups), column in product(runs, range(2)):
+            other = range(max(run.start, 1 - column), min(run.stop, period - column))
+            first = 2 * period + column * period - 1
+            for rows, block, matrix in ((run, 0, column * period), (other, 2 * column - 1, first)):
+                if groups and rows:
+                    yield {
+                        "column": column,
+                        "accumulate": abs(block),
+                        "a_base": 2 * n * (rows.start + block),
+                        "w_base": n * n * (matrix + rows.start),
+                        "acc_base": rows.start,
+                        "oc_count": len(rows),
+                        "x_count": groups,
+                    }
+
+    def passes(self, windows: int, rows: int) -> int:
+        """Return the cycles of MATRIX for `rows` image rows."""
+        each = self.products(windows) if rows else ()
+        return sum(part["oc_count"] * max(part["x_count"] * rows, self.n) for part in each)
+
+
+class SelectedRows(NamedTuple):
+    """Rows of windows of a tile whose columns MATRIX separates, with the cycles of FUSE and of MATRIX.
+
+    FUSE combines the image rows of the first `combined` windows of a column, and MATRIX multiplies the results. For the
+    other windows, MATRIX multiplies the image rows, and FUSE combines the sums.
+    """
+
+    combined: int
+    fuse: int
+    matrix: int
+
+
+def _image_height(rows: int, kernel: int, stride: int) -> int:
+    """Return the image rows that `rows` rows of windows cover."""
+    return (rows - 1) * stride + kernel if rows else 0
+
+
+@cache
+def selected_rows(
+    selection: ColumnSelection, kernel: int, stride: int, rows: int, windows: int
+) -> SelectedRows:
+    """Return how a tile of `rows` rows of `windows` windows is computed so that the busiest unit takes the least time.
+
+    Parameters
+    ----------
+    kernel, stride : int
+        Image rows of a window, and the distance of windows in image rows.
+    """
+    found = []
+    for combined in range(rows + 1 if kernel > 1 else 1):
+        others, sums = rows - combined, selection.rows(windows)
+        flat = ceil_div(2 * windows * selection.channels, selection.n)
+        fuse = combined * (kernel * flat + 2 * sums) + others * kernel * 2 * sums
+        read = _image_height(others, kernel, stride)
+        matrix = selection.passes(windows, combined) + selection.passes(windows, read)
+        found.append(SelectedRows(combined, fuse, matrix))
+    return min(found, key=lambda each: (max(each.fuse, each.matrix), each.combined))
+
+
+class PairedRows(NamedTuple):
+    """Rows of windows of a tile that are computed with pairs, and the cycles of FUSE and of MATRIX for the tile."""
+
+    rows: int
+    fuse: int
+    matrix: int
+
+
 class WindowMethod(Enum):
     """Ways in which FUSE combines the elements of windows."""
 
@@ -93,8 +242,12 @@ class WindowMethod(Enum):
     #: For maxima, the rows of each window for whole lines of the image, then the columns.
     ROWS_FIRST = "rows first"
     #: For maxima, two adjacent pixels per cycle: MATRIX subtracts each element from that of the pixel at its left.
-    #: FUSE replaces negative differences by 0 and adds the element itself.
+    #: FUSE replaces negative differences by 0 and adds the element itself. If MATRIX would take longer than FUSE, the
+    #: last rows of a tile are computed as DIRECT.
     PAIRS = "pairs"
+    #: For maxima of windows of two columns that do not overlap, of images with few channels: MATRIX separates the first
+    #: and the second columns of the windows, N elements of any pixels at a time; FUSE combines N elements per cycle.
+    SELECTED = "selected"
     #: For averages of int16, the rows of each window for all columns of the image, whose sums are in the accumulator,
     #: then the columns: FUSE reads int16 in two cycles, and sums in one.
     SUMS_FIRST = "sums first"
@@ -159,9 +312,56 @@ class PoolLayer(Layer):
             return WindowMethod.SUMS_FIRST
         if self.average or self.weights is not None:
             return WindowMethod.DIRECT
+        if alone and in_dram and self._selected(config):
+            return WindowMethod.SELECTED
         if alone and (in_dram or images(self)[0].c % n == 0) and self._paired(config):
             return WindowMethod.PAIRS
         return WindowMethod.ROWS_FIRST if self._saved_by_rows(n) > _PASS_LATENCY else WindowMethod.DIRECT
+
+    def selection(self, config: MlaConfig) -> ColumnSelection:
+        """Return the products by which MATRIX separates the columns of windows."""
+        return ColumnSelection(config.n, self.shapes[self.x].c)
+
+    def selected(self, config: MlaConfig, rows: int, windows: int) -> SelectedRows:
+        """Return how a tile of `rows` rows of `windows` windows is computed if MATRIX separates the columns."""
+        return selected_rows(self.selection(config), self.kernel[0], self.strides[0], rows, windows)
+
+    def selected_sums(self, config: MlaConfig, rows: int, windows: int) -> int:
+        """Return the rows of sums of the larger part of such a tile."""
+        combined = self.selected(config, rows, windows).combined
+        read = max(_image_height(rows - combined, self.kernel[0], self.strides[0]), combined)
+        return 2 * read * self.selection(config).rows(windows)
+
+    def selected_height(self, config: MlaConfig, rows: int, windows: int) -> int:
+        """Return the image rows of the larger part of such a tile."""
+        combined = self.selected(config, rows, windows).combined
+        return _image_height(max(combined, rows - combined), self.kernel[0], self.strides[0])
+
+    def _selected(self, config: MlaConfig) -> bool:
+        """Return True if a machine takes the fewest cycles if MATRIX separates the columns of windows.
+
+        The accumulator must have room for the sums of two tiles of one row of windows.
+        """
+        (x, y), (down, across), n = images(self), self.kernel, config.n
+        inside = (y.h - 1) * self.strides[0] + down <= x.h and 2 * y.w <= x.w
+        if not config.wide or (across, self.strides[1]) != (2, 2) or any(self.pads[:2]) or not inside:
+            return False
+        selection = self.selection(config)
+        if x.c > n or DTYPE_BYTES[x.dtype] > 1 or 4 * down * selection.rows(y.w) > config.acc_rows:
+            return False
+        rows = _SELECTED_ROWS
+        while rows > 1 and MAX_SUM_BUFFERS * self.selected_sums(config, rows, y.w) > config.acc_rows:
+            rows -= 1
+        tile = self.selected(config, rows, y.w)
+        bus = ceil_div(x.h * x.w * x.c + y.h * y.w * x.c, n)
+        found = bus, y.h * tile.fuse / rows, y.h * tile.matrix / rows
+        if self._paired(config):
+            pairs = self.pairs_of(config, rows, x.w, y.w, 1)
+            most = _MAX_SELECTED_TO_PAIRED * max(y.h * max(pairs.fuse, pairs.matrix) / rows, bus)
+        else:
+            direct = y.h * y.w * down * across - max(self._saved_by_rows(n), 0)
+            most = _MAX_SELECTED * max(direct, bus)
+        return max(found) + selection.tiles * n < most
 
     def _saved_by_rows(self, n: int) -> int:
         """Return the FUSE cycles that are saved by taking the maximum of the rows first, then of the columns."""
@@ -212,10 +412,45 @@ class PoolLayer(Layer):
         if 2 * min(x.h, down) * strip > config.acc_rows:
             return False
         blocks = ceil_div(x.c, n)
-        matrix = y.h * min(self.strides[0], down) * (x.w + 1) * blocks
-        fuse = y.h * y.w * blocks * down * len(self.pairs)
-        direct = y.h * y.w * blocks * down * across
-        return max(matrix, fuse) < _MAX_PAIRED * (direct - max(self._saved_by_rows(n), 0))
+        rows = min(y.h, _PAIRED_ROWS)
+        pairs = self.pairs_of(config, rows, x.w, y.w, blocks)
+        direct = y.h * y.w * blocks * down * across - max(self._saved_by_rows(n), 0)
+        bus = ceil_div(x.h * x.w * x.c + y.h * y.w * x.c, n)
+        more = _MIXED_CYCLES if pairs.rows < rows else 0
+        return max(y.h * max(pairs.matrix, pairs.fuse) / rows, bus) + more < _MAX_PAIRED * max(direct, bus)
+
+    def pairs_as_pixels(self, config: MlaConfig) -> bool:
+        """Return True if the pairs are windows of two columns whose channels are at most N together.
+
+        MATRIX then computes a difference in one cycle, as a product of both pixels with a matrix of 1 and -1.
+        """
+        (x, y), two = images(self), (self.kernel[1], self.strides[1]) == (2, 2)
+        return two and 2 * x.c <= config.n and self.pads[1] == 0 and 2 * y.w <= x.w
+
+    def pairs_of(self, config: MlaConfig, rows: int, columns: int, windows: int, blocks: int) -> "PairedRows":
+        """Return how many rows of a tile are computed with pairs so that the busiest unit takes the least time.
+
+        Parameters
+        ----------
+        rows, windows : int
+            Rows of windows of the tile, and windows of a row.
+        columns, blocks : int
+            Columns of the image, or of a strip, and blocks of channels.
+        """
+        (down, across), points = self.kernel, windows * blocks * self.kernel[0]
+        array, fewer = (columns + 1) * blocks, across - len(self.pairs)
+        if self.pairs_as_pixels(config):
+            array = max(windows, config.n)
+
+        def cycles(paired: int) -> PairedRows:
+            height = _image_height(paired, down, min(self.strides[0], down))
+            return PairedRows(paired, points * (rows * across - paired * fewer), height * array)
+
+        # The cycles of FUSE decrease with the number of rows, and those of MATRIX increase.
+        step = max(min(self.strides[0], down) * array + fewer * points, 1)
+        balanced = (points * rows * across - (down - min(self.strides[0], down)) * array) // step
+        near = {min(max(each, 1), rows) for each in (balanced, balanced + 1)}
+        return min(map(cycles, near), key=lambda each: (max(each.fuse, each.matrix), each.rows))
 
     def _pairs_cover(self) -> bool:
         """Return True if the pairs whose second pixel is inside the image cover the elements of all windows."""
@@ -387,10 +622,14 @@ def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
 
 #: Numbers of buffers of the input that are tried.
 _BUFFERS = (2, 3, 4)
+#: Number of buffers for parts of tiles whose columns MATRIX separates: two tiles of two parts.
+_SELECTED_BUFFERS = (4,)
+#: Cycles of FUSE and MATRIX between the parts of such a tile, in addition to those of the commands.
+_SELECTED_TILE = 40
 
 
 def _fuse_cycles(
-    layer: PoolLayer, method: WindowMethod, n: int, rows: int, x_w: int, y_w: int, lanes: int
+    layer: PoolLayer, method: WindowMethod, config: MlaConfig, rows: int, x_w: int, y_w: int, lanes: int
 ) -> int:
     """Return the FUSE cycles of a tile of `rows` output rows, for `lanes` channels.
 
@@ -399,10 +638,12 @@ def _fuse_cycles(
     x_w, y_w : int
         Columns of the input and of the output image, or of a strip.
     """
-    (down, across), size = layer.kernel, DTYPE_BYTES[layer.shapes[layer.x].dtype]
+    (down, across), size, n = layer.kernel, DTYPE_BYTES[layer.shapes[layer.x].dtype], config.n
+    if method == WindowMethod.SELECTED:
+        return layer.selected(config, rows, y_w).fuse
     points = rows * y_w * ceil_div(lanes, n)
     if method == WindowMethod.PAIRS:
-        return points * down * len(layer.pairs)
+        return layer.pairs_of(config, rows, x_w, y_w, ceil_div(lanes, n)).fuse
     if method == WindowMethod.DIRECT:
         return points * down * across * size
     if method == WindowMethod.SUMS_FIRST:
@@ -412,14 +653,40 @@ def _fuse_cycles(
     return first + second
 
 
-def _matrix_cycles(method: WindowMethod, n: int, rows: int, x_w: int, lanes: int) -> int:
-    """Return the cycles of MATRIX for the differences of a tile of `rows` input rows; 0 if there are none."""
-    return rows * (x_w + 1) * ceil_div(lanes, n) if method == WindowMethod.PAIRS else 0
+def _matrix_cycles(
+    layer: PoolLayer,
+    method: WindowMethod,
+    config: MlaConfig,
+    rows: tuple[int, int],
+    columns: tuple[int, int],
+    lanes: int,
+) -> int:
+    """Return the cycles of MATRIX for a tile; 0 if there are none.
+
+    Parameters
+    ----------
+    rows, columns : (int, int)
+        Rows and columns of the input image, or of a strip, and of the output image.
+    lanes : int
+        Number of channels.
+    """
+    if method == WindowMethod.SELECTED:
+        return layer.selected(config, rows[1], columns[1]).matrix
+    if method == WindowMethod.PAIRS:
+        return layer.pairs_of(config, rows[1], *columns, ceil_div(lanes, config.n)).matrix
+    return 0
+
+
+def _sum_buffers(context: TilingContext, method: WindowMethod, sums: int) -> int:
+    """Return the number of accumulator buffers for tiles of `sums` rows of sums; the default if there are none."""
+    if method == WindowMethod.SELECTED:  # parts of two tiles
+        return max(2, min(MAX_SUM_BUFFERS, context.acc_rows // sums))
+    return sum_buffers(context, sums) if sums else LayerSchedule.acc_buffers
 
 
 def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
     """Yield the tilings with strips of `width` columns."""
-    n, batch = context.config.n, layer.batch
+    config, n, batch = context.config, context.config.n, layer.batch
     strips, x, y = strip_images(*images(layer), width, layer.strides[1], layer.kernel[1])
     if x.w + layer.kernel[1] > _MAX_COORDINATE:
         return
@@ -432,10 +699,23 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
         lanes = min(columns * n, x.c)
         high = input_rows(rows, layer.strides[0], layer.kernel[0], x.h)
         x_bytes = (high * x.w * lanes + n) * size
+        image = lines(high * x.w, lanes * size, x.c * size, n)
         used = (rows * (x.w + layer.kernel[1]) * lanes + n) * size if rows_first else 0
         used *= 2 if x.c % lanes else 1
-        sums = high * x.w * ceil_div(lanes, n) if method == WindowMethod.PAIRS else 0
+        sums = 0
+        if method == WindowMethod.PAIRS:
+            paired = layer.pairs_of(config, rows, x.w, y.w, ceil_div(lanes, n)).rows
+            sums = input_rows(paired, layer.strides[0], layer.kernel[0], x.h) * ceil_div(lanes, n)
+            sums *= y.w if layer.pairs_as_pixels(config) else x.w
         added = rows * x.w * ceil_div(lanes, n) if method == WindowMethod.SUMS_FIRST else 0
+        if method == WindowMethod.SELECTED:
+            selection = layer.selection(config)
+            pitch, sums = selection.pitch(y.w, x.w), layer.selected_sums(config, rows, y.w)
+            x_bytes, image = (
+                layer.selected_height(config, rows, y.w) * pitch,
+                line_beats(high, x.w * x.c, (images(layer)[0].w * x.c,), n),
+            )
+            used += 2 * layer.selected(config, rows, y.w).combined * pitch + selection.tiles * n * n
         if max(2 * sums, added) > context.acc_rows:
             continue
         if layer.weights is not None:
@@ -443,10 +723,10 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
                 continue
             used += 2 * columns * layer.kernel[0] * layer.kernel[1] * n
         used += 0 if context.y_on_chip else 2 * rows * y.w * lanes * size
-        load = 0.0 if context.x_on_chip else lines(high * x.w, lanes * size, x.c * size, n)
+        load = 0.0 if context.x_on_chip else image
         store = 0.0 if context.y_on_chip else lines(rows * y.w, lanes * size, x.c * size, n)
-        fuse = _fuse_cycles(layer, method, n, rows, x.w, y.w, lanes)
-        fuse = max(fuse, _matrix_cycles(method, n, high, x.w, lanes))
+        fuse = _fuse_cycles(layer, method, config, rows, x.w, y.w, lanes)
+        fuse = max(fuse, _matrix_cycles(layer, method, config, (high, rows), (x.w, y.w), lanes))
         if (
             rows_first or added
         ) and fuse < 4 * _PASS_LATENCY:  # each of four commands waits for the one before the last
@@ -454,15 +734,19 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
         if (rows_first or added) and rows == 1:  # nothing is computed meanwhile
             fuse += _PASS_LATENCY
         tiles = batch * strips * (x.c / lanes) * (y.h / rows)
-        for buffers in _BUFFERS if load else _BUFFERS[:1]:
+        selected = method == WindowMethod.SELECTED
+        if selected:
+            fuse += _SELECTED_TILE
+        for buffers in _SELECTED_BUFFERS if selected else _BUFFERS if load else _BUFFERS[:1]:
             if used + (buffers * x_bytes if load else 0) <= context.free:
-                cycles = stream_cycles(context, tiles, load, fuse, store, buffers)
+                # The larger part of a tile has about half of its image rows.
+                cycles = stream_cycles(context, tiles, load, fuse, store, buffers // (1 + selected))
                 schedule = LayerSchedule(
                     rows=rows,
                     strip_width=width,
                     columns=columns,
                     x_buffers=buffers,
-                    acc_buffers=sum_buffers(context, sums) if sums else LayerSchedule.acc_buffers,
+                    acc_buffers=_sum_buffers(context, method, sums),
                     on_chip=context.y_on_chip,
                 )
                 yield cycles, schedule if layer.weights is None else replace(schedule, param_blocks=columns)
@@ -470,13 +754,15 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
 
 def pool_tile_model(layer: PoolLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of a pooling layer, with tiles of strips, output rows and channel blocks."""
-    n, (whole_x, whole_y) = context.config.n, images(layer)
+    config, n, (whole_x, whole_y) = context.config, context.config.n, images(layer)
     strips, x, y = strip_images(whole_x, whole_y, s.strip_width, layer.strides[1], layer.kernel[1])
     blocks, size = ceil_div(x.c, n), DTYPE_BYTES[x.dtype]
     columns, rows = min(s.columns, blocks), min(s.rows, y.h)
     method = layer.method(context.config, in_dram=not context.x_on_chip, alone=not s.interleave)
 
-    def beats(rows: int, w: int, width: int, whole: int) -> float:
+    def beats(rows: int, w: int, width: int, whole: int, *, separate: bool = False) -> float:
+        if separate:
+            return line_beats(rows, w * x.c, (whole * x.c,), n)
         if strips > 1 and width == x.c:
             return lines(rows, w * width * size, whole * width * size, n)
         return lines(rows * w, width * size, x.c * size, n)
@@ -488,11 +774,11 @@ def pool_tile_model(layer: PoolLayer, s: LayerSchedule, context: LayerContext) -
                     high, wide = min(rows, y.h - start), min(columns, blocks - block)
                     width = min(wide * n, x.c - block * n)
                     count = input_rows(high, layer.strides[0], layer.kernel[0], x.h)
-                    image = beats(count, x.w, width, whole_x.w)
+                    image = beats(count, x.w, width, whole_x.w, separate=method == WindowMethod.SELECTED)
                     loads = () if context.x_on_chip else (("x", (number, start, block), image),)
                     store = 0.0 if context.y_on_chip else beats(high, y.w, width, whole_y.w)
-                    fuse = _fuse_cycles(layer, method, n, high, x.w, y.w, width)
-                    matrix = _matrix_cycles(method, n, count, x.w, width)
+                    fuse = _fuse_cycles(layer, method, config, high, x.w, y.w, width)
+                    matrix = _matrix_cycles(layer, method, config, (count, high), (x.w, y.w), width)
                     yield PipelineTile(loads, matrix, fuse, store, 2 - context.y_on_chip + bool(matrix))
 
     count = layer.batch * strips * ceil_div(y.h, rows) * ceil_div(blocks, columns)
@@ -505,7 +791,7 @@ class PoolSteps:
     def __init__(self, context: CodegenContext, layer: PoolLayer):
         self.context, self.layer = context, layer
         self.images = [context.layouts[name].parts(layer.batch) for name in (layer.x, layer.y)]
-        self.n, schedule = context.config.n, context.schedule
+        self.config, self.n, schedule = context.config, context.config.n, context.schedule
         self.size = DTYPE_BYTES[layer.shapes[layer.x].dtype]
         self.x, self.y = (images[0] for images in self.images)
         self.strips = column_strips(
@@ -516,18 +802,28 @@ class PoolSteps:
         self.rows = min(schedule.rows, self.y.h)
         self.pixel = self.x.pixel
         self.method = layer.method(context.config, in_dram=not self.x.on_chip, alone=not schedule.interleave)
+        if self.method == WindowMethod.SELECTED and self.y.on_chip and self.y.pixel != self.y.c:
+            self.method = WindowMethod.DIRECT  # results are N consecutive elements of any pixels
+        self.selection = layer.selection(context.config)
         width = min(self.columns * self.n, self.x.c) * self.size
         if not self.x.on_chip:
             self.pixel = width
-            most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows))
+            most = max(self._image(start, rows)[1] for start, rows in self._pieces())
             size = most * max(strip.size for strip in self.strips) * width + self.n * self.size
+            selected = self.method == WindowMethod.SELECTED
+            if selected:
+                size = max(
+                    layer.selected_height(self.config, rows, strip.count) * self._pitch(strip)
+                    for strip, (_, rows) in product(self.strips, self._pieces())
+                )
             self.tiles = tile_buffers(
                 f"{layer.name}.x",
                 size,
                 schedule.x_buffers,
                 self._load,
-                separate=self.method
-                == WindowMethod.PAIRS,  # FUSE reads a tile while MATRIX reads the next one
+                # FUSE reads a tile while MATRIX reads another one.
+                separate=selected or self.method == WindowMethod.PAIRS,
+                wide=selected,
             )
         across = max(strip.count for strip in self.strips)
         self.out = BufferRotation(
@@ -552,11 +848,22 @@ class PoolSteps:
             )
             self.p = Slots(context, layer.name, layer.drain, self.columns)
         if self.method == WindowMethod.PAIRS:
-            w_buffer = CircularBuffer(BufferMemory.SP, f"{layer.name}.w", 2 * self.n)
+            self.as_pixels = layer.pairs_as_pixels(context.config)
+            signs = np.concatenate([np.eye(self.x.c, self.n, dtype=np.int8)] * 2)
+            signs[self.x.c :] *= -1
+            if self.as_pixels:
+                self.signs_dram = context.constant(f"{layer.name}.signs", signs)
+            size = signs.size if self.as_pixels else 2 * self.n
+            w_buffer = CircularBuffer(BufferMemory.SP, f"{layer.name}.w", size)
             self.signs = TileBuffers(w_buffer, self._load_signs)
-            most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows))
-            sums = most * max(strip.size for strip in self.strips) * self.columns
+            sums = self.columns * max(
+                self._image(start, self._paired(strip, rows))[1]
+                * (strip.count if self.as_pixels else strip.size)
+                for (start, rows), strip in product(self._pieces(), self.strips)
+            )
             self.acc = BufferRotation(BufferMemory.ACC, f"{layer.name}.acc", sums, schedule.acc_buffers)
+        if self.method == WindowMethod.SELECTED:
+            self._begin_selection()
         if self.method == WindowMethod.SUMS_FIRST:
             sums = self.rows * max(strip.size for strip in self.strips) * self.columns
             self.sums = BufferRotation(BufferMemory.ACC, f"{layer.name}.sums", sums, 1)
@@ -569,6 +876,20 @@ class PoolSteps:
             CircularBuffer(BufferMemory.SP, f"{layer.name}.rows", size, depth), self._pad
         )
 
+    def _pieces(self) -> Iterator[tuple[int, int]]:
+        """Yield the first row and the number of rows of each tile of an image.
+
+        If MATRIX separates the columns, the first tile is smaller, because the units wait for it.
+        """
+        first = ceil_div(self.rows, 2) if self.method == WindowMethod.SELECTED else 0
+        yield from pieces(min(first, self.y.h), self.rows)
+        for start, rows in pieces(max(self.y.h - first, 0), self.rows):
+            yield first + start, rows
+
+    def _paired(self, strip: ColumnStrip, rows: int) -> int:
+        """Return the number of rows of a tile that are computed with pairs."""
+        return self.layer.pairs_of(self.config, rows, strip.size, strip.count, self.columns).rows
+
     def _image(self, start: int, rows: int) -> tuple[int, int]:
         layer = self.layer
         return image_rows(start, rows, layer.strides[0], layer.pads[0], layer.kernel[0], self.x.h)
@@ -577,7 +898,10 @@ class PoolSteps:
         *_, start, rows, block = key  # type: ignore[misc]
         first, count = self._image(start, rows)
         width = min(self.pixel, (self.x.c - block * self.n) * self.size)
-        lines = image_lines(self.x, count, width, "dst", width)
+        pitch = None
+        if self.method == WindowMethod.SELECTED:
+            pitch = self.selection.pitch(self.y.w, self.x.w)
+        lines = image_lines(self.x, count, width, "dst", width, pitch)
         source = self.x.address(first, 0, block * self.n * self.size)
         return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
 
@@ -603,12 +927,13 @@ class PoolSteps:
 
     def steps(self) -> list[TileStep]:
         """Generate the steps of all tiles."""
+        tiles = list(product(range(self.layer.batch), self.strips, self._pieces()))
+        if self.method == WindowMethod.SELECTED:
+            return self._selected_steps(tiles)
+        blocks = list(pieces(self.blocks, self.columns))
         return [
-            self._tile(number, strip, start, rows, block, blocks)
-            for number in range(self.layer.batch)
-            for strip in self.strips
-            for start, rows in pieces(self.y.h, self.rows)
-            for block, blocks in pieces(self.blocks, self.columns)
+            self._tile(number, strip, *rows, *block)
+            for (number, strip, rows), block in product(tiles, blocks)
         ]
 
     def _tile(
@@ -641,14 +966,14 @@ class PoolSteps:
         }
         result = {"d_x": pixel, "d_y": row, "d_n": self.n * self.size}
         down = start * layer.strides[0] - layer.pads[0] - image_first
-        if self.method == WindowMethod.PAIRS:
-            self._pair(step, strip, walk, address, result, (start, rows))
-        elif self.method == WindowMethod.ROWS_FIRST:
+        paired = self._paired(strip, rows) if self.method == WindowMethod.PAIRS else 0
+        if self.method == WindowMethod.ROWS_FIRST:
             self._separate(step, strip, walk, address, result, rows, width, down)
         elif self.method == WindowMethod.SUMS_FIRST:
             self._add_sums(step, strip, walk, address, result, (start, rows), down)
-        else:
-            for top, height, left, columns, words in self._parts(strip, start, rows):
+        elif paired < rows:
+            for part, height, left, columns, words in self._parts(strip, start + paired, rows - paired):
+                top = paired + part
                 fields = {
                     **walk,
                     **result,
@@ -662,6 +987,8 @@ class PoolSteps:
                     **self._across(left * layer.strides[1] + strip.before, columns),
                 }
                 step.fuse.append(self.context.command(Unit.FUSE, **fields))
+        if paired:
+            self._pair(step, strip, walk, address, result, (start, paired))
         if not self.y.on_chip:
             lines = image_lines(self.y, rows, width, "src", width)
             step.stores.append(
@@ -669,8 +996,185 @@ class PoolSteps:
             )
         return step
 
+    def _pitch(self, strip: ColumnStrip) -> int:
+        """Return the distance of the image rows of a strip in the scratchpad, if MATRIX separates the columns."""
+        return self.selection.pitch(strip.count, strip.size)
+
+    def _begin_selection(self) -> None:
+        """Create the buffers of a layer whose columns MATRIX separates."""
+        context, layer, schedule = self.context, self.layer, self.context.schedule
+        matrices = self.selection.matrices()
+        self.matrices_dram = context.constant(f"{layer.name}.matrices", matrices)
+        matrices_buffer = CircularBuffer(BufferMemory.SP, f"{layer.name}.matrix", matrices.size)
+        self.matrices = TileBuffers(matrices_buffer, self._load_matrices)
+        tiles = [(strip, rows) for strip in self.strips for rows in {rows for _, rows in self._pieces()}]
+        sums = max(layer.selected_sums(self.config, rows, strip.count) for strip, rows in tiles)
+        self.acc = BufferRotation(BufferMemory.ACC, f"{layer.name}.acc", sums, schedule.acc_buffers)
+        size = max(
+            layer.selected(self.config, rows, strip.count).combined * self._pitch(strip)
+            for strip, rows in tiles
+        )
+        self.combined = BufferRotation(BufferMemory.SP, f"{layer.name}.rows", size, 2, wide=True)
+
+    def _load_matrices(self, _: Hashable, address: BufferRef) -> list[Command]:
+        source = BufferRef(self.matrices_dram)
+        return [self.context.command(Unit.LOAD, dram=source, dst=address, len=address.buffer.size)]
+
+    def _selected_steps(self, tiles: Sequence[tuple[int, ColumnStrip, tuple[int, int]]]) -> list[TileStep]:
+        """Return the steps of tiles, given by image, strip, first row and number of rows, with separated columns.
+
+        FUSE combines the image rows of the next tile before the last sums of a tile, so that MATRIX need not wait.
+        """
+        (kernel, _), (stride, _) = self.layer.kernel, self.layer.strides
+        ahead = self.context.schedule.x_buffers > 1
+        first = self._combine(tiles[0])
+        steps = [*first[:1]]
+        for tile, following in zip(tiles, (*tiles[1:], None), strict=True):
+            number, strip, (start, rows) = self._enter(tile)
+            combined, held = self.layer.selected(self.config, rows, strip.count).combined, first[1:]
+            if combined < rows:
+                step, part = TileStep(), (start + combined, rows - combined)
+                lines = self.tiles.get((number, strip.first, *part, 0), step)
+                self._separate_columns(step, lines, part, kernel, stride)
+                steps.append(step)
+            first = self._combine(following) if following and ahead else ()
+            steps += first[:1]
+            if held:
+                step = TileStep()
+                self._enter(tile)
+                self._separate_columns(step, held[0], (start, combined), 1, 1)
+                steps.append(step)
+            if following and not ahead:
+                first = self._combine(following)
+                steps += first[:1]
+        return steps
+
+    def _enter(
+        self, tile: tuple[int, ColumnStrip, tuple[int, int]]
+    ) -> tuple[int, ColumnStrip, tuple[int, int]]:
+        """Let `x` and `y` be the columns of a tile's images; return the tile."""
+        number, strip, _ = tile
+        x, y = (images[number] for images in self.images)
+        self.x, self.y = x.columns(strip.start, strip.size), y.columns(strip.first, strip.count)
+        return tile
+
+    def _combine(
+        self, tile: tuple[int, ColumnStrip, tuple[int, int]]
+    ) -> tuple[()] | tuple[TileStep, BufferRef]:
+        """Return the step that combines the image rows of the first windows of a tile, and the address of the results.
+
+        The result is empty if MATRIX multiplies all image rows.
+        """
+        number, strip, (start, rows) = self._enter(tile)
+        combined = self.layer.selected(self.config, rows, strip.count).combined
+        if not combined:
+            return ()
+        step = TileStep()
+        image = self.tiles.get((number, strip.first, start, combined, 0), step)
+        n, windows = self.n, self.y.w
+        pitch, length = self.selection.pitch(windows, self.x.w), 2 * windows * self.x.c
+        held = self.combined.next()
+        step.fuse.append(
+            self.context.command(
+                Unit.FUSE,
+                **self._words({}) | {"stage": self._stage("x", reduce=Reduce.MAX)},
+                a_base=image,
+                a_u=pitch,
+                a_v=n,
+                u_y=self.layer.strides[0],
+                u_wy=1,
+                v_x=1,
+                wy_count=self.layer.kernel[0],
+                y_count=combined,
+                x_count=ceil_div(length, n),
+                lanes_tail=(length - 1) % n + 1,
+                d_base=held,
+                d_y=pitch,
+                d_x=n,
+            )
+        )
+        return step, held
+
+    def _separate_columns(
+        self, step: TileStep, image: BufferRef, tile: tuple[int, int], kernel: int, stride: int
+    ) -> None:
+        """Add the commands of some rows of windows whose columns MATRIX separates, and their store.
+
+        Parameters
+        ----------
+        image : BufferRef
+            Address of the image rows, or of rows that FUSE has combined.
+        tile : (int, int)
+            First row of windows, and number of rows.
+        kernel, stride : int
+            Number of rows at `image` that a window covers, and the distance of windows.
+        """
+        n, windows, (start, rows) = self.n, self.y.w, tile
+        period, sums = self.selection.period, self.selection.rows(windows)
+        read, width = _image_height(rows, kernel, stride), self.x.c
+        unsigned = int(self.layer.shapes[self.layer.x].dtype == Dtype.U8)
+        acc, matrices = self.acc.next(), self.matrices.get(0, step)
+        for each in self.selection.products(windows):
+            own = {
+                "a_base": image.plus(each["a_base"]),
+                "w_base": matrices.plus(each["w_base"]),
+                "acc_base": acc.plus(each["acc_base"] + each["column"] * read * sums),
+            }
+            step.matrix.append(
+                self.context.command(
+                    Unit.MATRIX,
+                    word=MATRIX_WORD.pack(wide=1, accumulate=each["accumulate"], a_unsigned=unsigned),
+                    **own,
+                    w_row=n,
+                    w_oc=n * n,
+                    a_oc=2 * n,
+                    v_x=1,
+                    a_v=2 * n * period,
+                    u_y=1,
+                    a_u=self.selection.pitch(windows, self.x.w),
+                    y_count=read,
+                    x_count=each["x_count"],
+                    oc_count=each["oc_count"],
+                    acc_oc=1,
+                    acc_x=period,
+                    acc_y=sums,
+                )
+            )
+        address, row = self.out.next(), windows * width
+        if self.y.on_chip:
+            address, row = self.y.address(start, 0, 0), self.y.row
+        step.fuse.append(
+            self.context.command(
+                Unit.FUSE,
+                **self._words({}) | {"src": FUSE_SRC.pack(), "stage": self._stage("x", reduce=Reduce.MAX)},
+                a_base=acc,
+                a_u=sums,
+                a_v=1,
+                u_y=stride,
+                u_wy=1,
+                v_x=1,
+                v_wx=read * sums,
+                wx_count=2,
+                wy_count=kernel,
+                y_count=rows,
+                x_count=sums,
+                lanes_tail=(windows * width - 1) % n + 1,
+                d_base=address,
+                d_y=row,
+                d_x=n,
+            )
+        )
+        if not self.y.on_chip:
+            lines = image_lines(self.y, rows, width, "src", width)
+            step.stores.append(
+                self.context.command(Unit.STORE, dram=self.y.address(start, 0, 0), src=address, **lines)
+            )
+
     def _load_signs(self, _: Hashable, address: BufferRef) -> list[Command]:
-        """Return the commands that fill the weights of a difference: 1 and -1 for each channel."""
+        """Return the commands that load the weights of a difference: 1 and -1 for each channel."""
+        if self.as_pixels:
+            source = BufferRef(self.signs_dram)
+            return [self.context.command(Unit.LOAD, dram=source, dst=address, len=address.buffer.size)]
         return [
             self.context.command(
                 Unit.LOAD,
@@ -698,19 +1202,25 @@ class PoolSteps:
         if self.x.on_chip:
             x = x.plus(first * row)
         dtype, pairs, sums = layer.shapes[layer.x].dtype, layer.pairs, self.acc.next()
+        if self.as_pixels:  # a difference for each window instead of each pixel
+            products = _products(dtype, height, self.y.w, self.x.c, n) | {"a_v": 2 * pixel, "acc_y": self.y.w}
+            held = self.y.w
+        else:
+            products = {**_differences(dtype, height, columns, n), "a_oc": n, "a_v": pixel}
+            products |= {
+                "oc_count": walk["n_count"],
+                "n_tail": walk["lanes_tail"],
+                "acc_oc": height * columns,
+            }
+            held = columns
         step.matrix.append(
             self.context.command(
                 Unit.MATRIX,
-                **_differences(dtype, height, columns, n),
-                oc_count=walk["n_count"],
-                n_tail=walk["lanes_tail"],
+                **products,
                 a_base=x,
-                a_oc=n,
                 a_u=row,
-                a_v=pixel,
                 w_base=self.signs.get(0, step),
                 acc_base=sums,
-                acc_oc=height * columns,
             )
         )
         rows = _inside(tile[0] * down - layer.pads[0] - first, tile[1], down, range(layer.kernel[0]), height)
@@ -719,13 +1229,14 @@ class PoolSteps:
             step.fuse.append(
                 self.context.command(
                     Unit.FUSE,
-                    **_maxima((down, across), pairs.step, (row, pixel), columns),
+                    **_maxima((down, across), pairs.step, (row, pixel), held)
+                    | ({"v_x": 1} if self.as_pixels else {}),
                     **result,
                     stage=self._stage("n", reduce=Reduce.MAX, residual=1, r_raw=1, r_dtype=dtype),
                     n_count=walk["n_count"],
                     lanes_tail=walk["lanes_tail"],
-                    a_base=sums.plus(u * columns + v),
-                    a_n=height * columns,
+                    a_base=sums.plus(u * held + (left if self.as_pixels else v)),
+                    a_n=height * held,
                     r_base=x.plus(u * row + v * pixel),
                     r_n=n,
                     y_count=y_count,
@@ -991,6 +1502,21 @@ def _differences(dtype: Dtype, rows: int, columns: int, n: int) -> dict[str, int
         "dw_sx": 1,
         "dw_sy": 1,
         "dw_out_w": columns,
+    }
+
+
+def _products(dtype: Dtype, rows: int, windows: int, channels: int, n: int) -> dict[str, int]:
+    """Return the fields of MATRIX for the differences of the two pixels of each window, in `rows` rows."""
+    return {
+        "word": MATRIX_WORD.pack(a_unsigned=int(dtype == Dtype.U8)),
+        "w_row": n,
+        "k_rows": 2 * channels,
+        "n_cols": channels,
+        "y_count": rows,
+        "x_count": windows,
+        "u_y": 1,
+        "v_x": 1,
+        "acc_x": 1,
     }
 
 

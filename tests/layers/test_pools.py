@@ -125,6 +125,46 @@ def test_maxima_of_pairs(seed: int) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_maxima_of_two_columns(seed: int) -> None:
+    """Random windows of two columns that do not overlap, of images with few channels, in memories of several sizes.
+
+    Some images are a part of the channels of a tensor, and some results are in the scratchpad, or a part of a tensor.
+    """
+    print(f"seed {seed}")
+    draft = Draft(np.random.default_rng(seed))
+    rng, target = draft.rng, TARGETS[seed % 3]
+    kernel, strides = (int(rng.integers(1, 4)), 2), (int(rng.integers(1, 4)), 2)
+    if seed % 2:
+        kernel, strides = (2, 2), (2, 2)
+    h, w, channels = (
+        int(rng.integers(6, 60)),
+        int(rng.integers(6, 150)),
+        int(rng.integers(1, 1 + int(target[1:]))),
+    )
+    shape = int(rng.integers(1, 3)), h, w, channels + (seed % 5 == 0)
+    x = draft.input(shape, str(rng.choice(("int8", "uint8"))))
+    if shape[3] > channels:
+        part = (*shape[:3], channels)
+        x = draft.node(
+            "slice", [x], part, like=x, dtype=x.dtype, starts=(0, 0, 0, 1), sizes=part, steps=(1,) * 4
+        )
+    y = _pool(draft, "max_pool2d", x, kernel, strides=strides)
+    end = rng.random()
+    if end < 0.3:
+        y = draft.node("sigmoid", [y], y.shape, dtype=x.dtype, scale=1 / 256)
+    elif end < 0.6:
+        twice = (*y.shape[:3], 2 * channels)
+        y = draft.node("concat", [y, y], twice, like=y, dtype=x.dtype, axis=3)
+    graph, limit = draft.graph.finish([y.name]), int(rng.choice((1 << 13, 1 << 15, 1 << 18)))
+    network = compile(graph, target, limits=MemoryLimits(sp_bytes=limit))
+    inputs = draft.random_inputs()
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        (found,) = run_on(device, network, inputs).values()
+    (wanted,) = evaluate(graph, inputs).values()
+    np.testing.assert_array_equal(found, wanted)
+
+
 def _maxima(x: np.ndarray, kernel: tuple[int, int], strides: tuple[int, int], pads: Pads) -> np.ndarray:
     """Return the maxima of windows, with numpy's views of windows."""
     top, left, bottom, right = pads
@@ -249,6 +289,16 @@ def test_averages_of_int16(seed: int) -> None:
         ("max_pool2d", (56, 56, 100), (3, 2, 1), 0.59),
         ("max_pool2d", (28, 28, 64), (2, 1, 0), 0.74),
         ("max_pool2d", (56, 56, 40), (2, 2, 0), 0.93),
+        ("max_pool2d", (160, 160, 3), (2, 2, 0), 0.83),
+        ("max_pool2d", (147, 151, 3), (2, 2, 0), 0.78),
+        ("max_pool2d", (160, 160, 4), (2, 2, 0), 0.92),
+        ("max_pool2d", (120, 120, 5), (2, 2, 0), 0.77),
+        ("max_pool2d", (112, 112, 6), (2, 2, 0), 0.82),
+        ("max_pool2d", (96, 96, 7), (2, 2, 0), 0.83),
+        ("max_pool2d", (96, 96, 8), (2, 2, 0), 0.91),
+        ("max_pool2d", (96, 96, 9), (2, 2, 0), 0.83),
+        ("max_pool2d", (72, 72, 17), (2, 2, 0), 0.77),
+        ("max_pool2d", (64, 64, 20), (2, 2, 0), 0.91),
         ("max_pool2d", (20, 20, 240), (20, 1, 0), 0.86),
         ("max_pool2d", (40, 40, 64), (40, 1, 0), 0.88),
         ("max_pool2d", (112, 112, 24), (112, 1, 0), 0.94),
