@@ -70,6 +70,7 @@ class ModeContract(Contract):
             Assert((waits != LATENCY) | trapped | block.trap),
         ]
         if self._unit == Unit.MATRIX:
+            # The check of a depthwise command divides first, which takes too many cycles.
             m.d.comb += Assume(~fields.word.dw)
 
     def _packed(self, fields: Value) -> Value:
@@ -84,8 +85,8 @@ class ModeContract(Contract):
         """Return a value that is high if the mode of a MATRIX command is illegal."""
         word, config = fields.word, self._config
         addresses = [getattr(fields, name)[:3] for name in ("a_base", "a_u", "a_v", "a_ic", "a_oc")]
-        conflict = word.dw | word.w_transpose | word.w_unsigned | (fields.w_zp != 0) | Cat(addresses).any()
+        conflict = word.w_transpose | word.w_unsigned | (fields.w_zp != 0) | Cat(addresses).any()
         wide = conflict if config.wide else 1
         sparse = conflict | word.wide if config.sparse else 1
-        scaled = word.dw | word.w_transpose if config.wide else 1
+        scaled = word.w_transpose if config.wide else 1
         return (word.wide & wide) | (word.sparse & sparse) | (word.scaled & scaled)
