@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 
-from amaranth.hdl import Assert, Assume, Cat, Elaboratable, Module, Signal
+from amaranth.hdl import Assert, Assume, Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
@@ -26,6 +26,15 @@ def stable(m: Module, name: str, port: wiring.PureInterface, claim: type) -> Non
     m.d.comb += claim(~waiting | (port.valid & (port.payload.as_value() == offered)))
 
 
+def constant(m: Module, value: Signal) -> Value:
+    """Return the value that an unconstrained input has in the first cycle, in that cycle and all later ones."""
+    later, held = Signal(name=f"{value.name}_later"), Signal.like(value, name=f"{value.name}_held")
+    m.d.sync += later.eq(1)
+    with m.If(~later):
+        m.d.sync += held.eq(value)
+    return Mux(later, held, value)
+
+
 def whole(m: Module, port: wiring.PureInterface) -> None:
     """Assert that bursts start at a beat and do not cross 4 KiB."""
     end = (port.payload.addr % BOUNDARY) + (port.payload.len + 1) * CONFIG.n
@@ -39,9 +48,11 @@ class Contract(wiring.Component):
     ----------
     block : wiring.Component
         Block to verify.
+    free : dict of str to shape
+        Further unconstrained inputs of the circuit, with which the assertions describe a choice.
     """
 
-    def __init__(self, block: wiring.Component):
+    def __init__(self, block: wiring.Component, free: dict[str, int] | None = None):
         self._block = block
         self._free = [path for path, member, _ in block.signature.flatten(block) if member.flow == In]
         shapes = {
@@ -49,7 +60,7 @@ class Contract(wiring.Component):
             for path, member, _ in block.signature.flatten(block)
             if member.flow == In
         }
-        super().__init__(shapes)
+        super().__init__(shapes | {name: In(shape) for name, shape in (free or {}).items()})
 
     def elaborate(self, platform: object) -> Elaboratable:
         """Drive the inputs and add the assertions."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from amaranth.back import rtlil
 from amaranth.hdl import Elaboratable
 
+#: Constants are propagated through the whole circuit, so that products of narrow operands are narrow for the solver.
 SCRIPT = """[options]
 mode {mode}
 depth {depth}
@@ -17,8 +18,11 @@ smtbmc z3
 
 [script]
 read_rtlil top.il
-prep -top top
+prep -flatten -top top
 memory_map
+opt -full
+wreduce
+opt -full
 
 [files]
 {source}

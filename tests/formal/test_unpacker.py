@@ -9,13 +9,14 @@ from types import ModuleType
 
 import pytest
 
-from hw.units.load import unpacker
+from hw.units.load import unpacker, writer
 from tests.formal.prover import prove
-from tests.formal.unpacker_contracts import CONTRACTS
+from tests.formal.unpacker_contracts import CONTRACTS, WriteContract
 
 #: Numbers of cycles after reset in which the groups are checked, since they depend on the history of a line. A group
 #: leaves in the fourth cycle at the earliest.
-BOUNDED = {"count": 7, "value": 5, "held": 8}
+#: `WriteContract` holds for as many items as are accepted in 7 cycles; the component stores three.
+BOUNDED = {"write": 7, "count": 7, "value": 5, "held": 8}
 #: Contracts, and a piece of the source and its replacement that violates the contract.
 MUTANTS = [
     ("count", "left.eq(left - kept)", "left.eq(left - used)"),
@@ -37,3 +38,26 @@ def test_mutant_violates_contract(tmp_path: Path, name: str, old: str, new: str)
     exec(compile(source.replace(old, new), unpacker.__file__, "exec"), mutant.__dict__)
     with pytest.raises(AssertionError, match=r"DONE \(FAIL"):
         prove(tmp_path, CONTRACTS[name](mutant), bounded=BOUNDED[name], induction=0)
+
+
+def test_items_are_written_once(tmp_path: Path) -> None:
+    prove(tmp_path, WriteContract(), bounded=BOUNDED["write"], induction=0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("go & item.pair & ~item.bad & ~self.clear", "may & item.pair & ~item.bad & ~self.clear"),
+        (
+            "Mux(go & ~item.bad & ~self.clear, item.kept, 0)",
+            "Mux(may & ~self.clear, entry.o.payload.kept, 0)",
+        ),
+        ("waiting_end & port.ready", "waiting_end"),
+    ],
+)
+def test_mutant_writes_otherwise(tmp_path: Path, old: str, new: str) -> None:
+    source, mutant = inspect.getsource(writer), ModuleType("mutant")
+    assert source.count(old) == 1
+    exec(compile(source.replace(old, new), writer.__file__, "exec"), mutant.__dict__)
+    with pytest.raises(AssertionError, match=r"DONE \(FAIL"):
+        prove(tmp_path, WriteContract(mutant), bounded=BOUNDED["write"], induction=0)

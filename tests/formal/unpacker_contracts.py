@@ -6,8 +6,8 @@ from types import ModuleType
 from amaranth.hdl import Array, Assert, Assume, Cat, Const, Module, Mux, Signal, Value
 
 from hw.config import MlaConfig
-from hw.units.load import unpacker
-from tests.formal.axi_contracts import Contract, stable
+from hw.units.load import unpacker, writer
+from tests.formal.axi_contracts import Contract, constant, stable
 
 CONFIG = MlaConfig(n=4)
 #: Largest number of beats of a line in a contract, and the number of its bytes.
@@ -130,6 +130,63 @@ class HeldContract(LineContract):
 
     def check(self, m: Module, block: unpacker.Unpacker, data: Signal, ended: Signal) -> None:
         stable(m, "group", block.group, Assert)
+
+
+class WriteContract(Contract):
+    """Items for the scratchpad are written once each, in order and unchanged, however long the scratchpad refuses
+    writes. A command is done once, after the write of its last item has been granted. `expanded` and `kept` count
+    exactly the accepted writes, in the cycle after them.
+
+    Parameters
+    ----------
+    source : module
+        `hw.units.load.writer`, or a mutant of it.
+    """
+
+    def __init__(self, source: ModuleType = writer):
+        super().__init__(source.LoadWriter(CONFIG), {"pick": 3})
+
+    def claim(self, m: Module, block: writer.LoadWriter) -> None:
+        item, port, pick = block.item.payload, block.sp_write, constant(m, self.pick)
+        names = ("data", "next", "pair", "mask", "addr")
+        m.d.comb += [
+            Assume(~block.clear),
+            Assume(~block.item.valid | ~(item.slot | item.collect | item.bad)),
+        ]
+        stable(m, "item", block.item, Assume)
+        arrives, writes = block.item.valid & block.item.ready, port.valid & port.ready
+        # A write waits in a register of the scratchpad until it is granted; an empty register accepts a write.
+        waits = Signal()
+        m.d.sync += waits.eq(Mux(port.ready, port.valid, waits))
+        m.d.comb += [Assume(port.waits == waits), Assume(port.ready | waits)]
+        arrived, written, ends, done = (
+            Signal(4, name=name) for name in ("arrived", "written", "ends", "done")
+        )
+        m.d.sync += [
+            arrived.eq(arrived + arrives),
+            written.eq(written + writes),
+            ends.eq(ends + (arrives & item.end)),
+            done.eq(done + block.done),
+        ]
+        picked = Signal(item.shape())
+        with m.If(arrives & (arrived == pick)):
+            m.d.sync += picked.eq(item)
+        with m.If(writes & (written == pick)):
+            m.d.comb += [Assert(getattr(port, name) == getattr(picked, name)) for name in names]
+        expanded, counted, kept = Signal(), Signal(), Signal.like(item.kept)
+        m.d.sync += [
+            expanded.eq(writes & port.pair),
+            counted.eq(writes & (written == pick)),
+            kept.eq(picked.kept),
+        ]
+        m.d.comb += [
+            Assert(block.expanded == expanded),
+            Assert(~counted | (block.kept == kept)),
+            Assert(written <= arrived),
+            Assert(block.busy | (written == arrived)),
+            Assert(done <= ends),
+            Assert(block.busy | (done + block.done == ends)),
+        ]
 
 
 def _lane(bits: Value, width: Value, lane: int) -> Value:
