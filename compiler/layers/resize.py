@@ -1,8 +1,9 @@
-"""Bilinear resizing of images of bytes, in one of two ways.
+"""Bilinear resizing of images of bytes, in one of three ways.
 
 Pixels whose neighbors have the same weights are a depthwise convolution of 2x2 or fewer taps. If there are many kinds
 of pixels, some adjacent outputs are the product of a constant matrix, their weights, with the inputs that they depend
 on: input pixels are the rows of the weight tiles of MATRIX, so that the channels of a block are the array's columns.
+With few channels, windows of adjacent bytes of the input are multiplied by constant weight tiles.
 """
 
 import math
@@ -391,7 +392,7 @@ def _tiling(runs: tuple[PixelRun, ...], tiles: list[tuple[int, int]]) -> _Tiling
 
 def resize_tilings(context: TilingContext, layer: ResizeLayer) -> Tilings:
     """Yield the tilings of a resizing that fit, with whole rows and with strips of columns."""
-    found = list(_product_tilings(context, layer))
+    found = [*_product_tilings(context, layer), *_window_tilings(context, layer)]
     yield from found
     if found and len(layer.rows) * len(layer.columns) > _MAX_DEPTHWISE_KINDS:
         return
@@ -570,6 +571,8 @@ def _sums(config: MlaConfig, layer: ResizeLayer, s: LayerSchedule) -> int:
 
 def resize_tile_model(layer: ResizeLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of a bilinear resizing."""
+    if s.fold_kernel_width:
+        return _window_tile_model(layer, s, context)
     if s.pixels_per_pass > 1:
         return _product_tile_model(layer, s, context)
     config, (x, y) = context.config, images(layer)
@@ -1005,6 +1008,9 @@ def _pixels_of_tiles(n: int, layer: ResizeLayer, *, on_chip: bool) -> list[int]:
     )
 
 
+#: Cycles of the sequencer for a command of products, and of MATRIX and FUSE from one command to the next one, with
+#: which the tilings that take the fewest cycles on the RTL (n16) have the lowest estimates.
+_ISSUE_CYCLES, _NEXT_PRODUCT, _NEXT_RESULT = 16, 8, 16
 #: Maximum number of rows whose pixels are the rows of one weight tile.
 _MAX_STACKED = 4
 
@@ -1026,13 +1032,15 @@ class _ProductTile:
     distance : (int, int)
         Distances between these spans, in rows of the input and of the output.
     columns : int
-        Index of the span of columns.
+        Index of the first span of columns.
     blocks : (int, int)
         First block, and number of blocks, of the channels.
     band : (int, int)
         First output row, and number of rows, of all tiles whose results are stored together.
     first, last : bool
         True for the first and the last of these tiles.
+    across : (int, int, int)
+        Number of equal spans of columns, and the distances between them, in columns of the input and of the output.
     """
 
     box: _Box
@@ -1045,6 +1053,7 @@ class _ProductTile:
     band: tuple[int, int]
     first: bool
     last: bool
+    across: tuple[int, int, int] = (1, 0, 0)
 
 
 def _bands(rows: Sequence[_Span], most: int) -> list[list[_Span]]:
@@ -1159,7 +1168,7 @@ def _product_tilings(context: TilingContext, layer: ResizeLayer) -> Tilings:
                 if not context.x_on_chip:
                     bus += layer.batch * parts * _product_load(x, inputs * loads, division, lanes, n)
                 fuse = y.h * y.w * blocks * config.fuse_rate
-                busy = layer.batch * max(array, fuse, commands * _COMMAND_CYCLES)
+                busy = layer.batch * max(array, fuse, commands * _ISSUE_CYCLES)
                 yield (
                     max(busy, bus * context.beat) + high * y.w * lanes / n,
                     LayerSchedule(
@@ -1218,11 +1227,10 @@ def _product_tile_model(layer: ResizeLayer, s: LayerSchedule, context: LayerCont
             store = 0.0
             if tile.last and not context.y_on_chip:
                 store = _image_beats(tile.band[1], y.w, y.w, width, y.c, n)
-            enter = n // config.weight_rows + 1 if width == n else n
             yield PipelineTile(
                 tuple(loads),
-                count * steps * max(outputs, enter) + _COMMAND_CYCLES,
-                count * outputs + _COMMAND_CYCLES,
+                count * steps * max(outputs, n) + _NEXT_PRODUCT,
+                count * outputs + _NEXT_RESULT,
                 store,
                 division.passes + 1 + (store > 0),
             )
@@ -1247,8 +1255,8 @@ class ProductSteps:
         schedule, name, n = context.schedule, layer.name, self.n
         self.x, self.y = (context.layouts[each].parts(layer.batch) for each in (layer.x, layer.y))
         self.channels = layer.shapes[layer.y].c
-        self.division = _division(layer, n, schedule.pixels_per_pass)
-        self.tiles = list(_product_tiles(context.config, layer, schedule))
+        self.division, tiles = self._tiles()
+        self.tiles = list(tiles)
         self.total = math.prod(math.lcm(*(run.total for run in runs)) for runs in (layer.rows, layer.columns))
         self.acc = BufferRotation(
             BufferMemory.ACC, f"{name}.acc", max(map(self._outputs, self.tiles)), schedule.acc_buffers
@@ -1264,15 +1272,30 @@ class ProductSteps:
         )
         self.matrices: dict[Hashable, NDArray[np.uint8]] = {}
         for tile in self.tiles:
-            columns = self.division.columns[tile.columns]
-            self.matrices.setdefault(
-                (tile.rows.weights, columns.weights), self.division.matrix(tile.rows, columns)
-            )
-        inputs = self.division.stacked * self.division.pixels
-        size = max(matrix.size for matrix in self.matrices.values()) // inputs * n
+            key = self._key(tile)
+            if key not in self.matrices:
+                self.matrices[key] = self._matrix(tile)
+        size = max(matrix.size for matrix in self.matrices.values())
         self.constants = TileBuffers(
             CircularBuffer(BufferMemory.SP, f"{name}.weights", size, len(self.matrices)), self._load_matrix
         )
+
+    def _tiles(self) -> tuple[_Division, Iterator[_ProductTile]]:
+        """Return the division of the image, and the tiles in order of execution."""
+        schedule = self.context.schedule
+        division = _division(self.layer, self.n, schedule.pixels_per_pass)
+        return division, _product_tiles(self.context.config, self.layer, schedule)
+
+    def _key(self, tile: _ProductTile) -> Hashable:
+        """Return the weights of a tile, which determine its constant matrix."""
+        return tile.rows.weights, self.division.columns[tile.columns].weights
+
+    def _matrix(self, tile: _ProductTile) -> NDArray[np.uint8]:
+        """Return the constant matrix of a tile, in rows of N bytes."""
+        matrix = self.division.matrix(tile.rows, self.division.columns[tile.columns])
+        padded = np.zeros((*matrix.shape[:3], self.n), np.uint8)
+        padded[..., : matrix.shape[3]] = matrix
+        return padded
 
     @property
     def _in_strips(self) -> bool:
@@ -1294,10 +1317,7 @@ class ProductSteps:
         return min(blocks * self.n, self.channels - block * self.n)
 
     def _load_matrix(self, key: Hashable, address: BufferRef) -> list[Command]:
-        matrix = self.matrices[key]
-        padded = np.zeros((*matrix.shape[:3], self.n), np.uint8)
-        padded[..., : matrix.shape[3]] = matrix
-        source = self.context.constant(f"{self.layer.name}.weights", padded)
+        source = self.context.constant(f"{self.layer.name}.weights", self.matrices[key])
         return [self.context.command(Unit.LOAD, dram=BufferRef(source), dst=address, len=source.size)]
 
     def _begin(self, key: Hashable, _: BufferRef) -> list[Command]:
@@ -1390,7 +1410,7 @@ class ProductSteps:
         layer, division, rows, n = self.layer, self.division, tile.rows, self.n
         columns = division.columns[tile.columns]
         base, pixel, row = self._input(tile, step)
-        matrix = self.constants.get((rows.weights, columns.weights), step)
+        matrix = self.constants.get(self._key(tile), step)
         outputs, size = rows.count * columns.count, division.tiles * rows.count * columns.count * n
         block = self.x[0].block(n) if self.x[0].on_chip else n
         for number in range(division.passes):
@@ -1449,21 +1469,24 @@ class ProductSteps:
                 Unit.FUSE,
                 **_divided(self.layer, self.total),
                 a_base=acc,
-                a_n=rows.count * columns.count,
-                a_u=columns.count,
                 a_v=1,
                 u_y=1,
                 v_x=1,
-                x_count=columns.count,
-                y_count=rows.count,
-                n_count=tile.groups * tile.blocks[1],
                 d_base=address,
-                d_x=pixel,
-                d_y=row,
-                d_n=tile.distance[1] * row if tile.groups > 1 else block,
-                **self._used_lanes(tile),
+                **self._results(tile, pixel, row, block),
             )
         )
+
+    def _results(self, tile: _ProductTile, pixel: int, row: int, block: int) -> dict[str, int]:
+        """Return the FUSE fields that walk over the sums and the results of a tile.
+
+        `pixel`, `row` and `block` are the distances of pixels, rows and blocks of channels of the results.
+        """
+        rows, columns = tile.rows, self.division.columns[tile.columns]
+        fields = {"a_n": rows.count * columns.count, "a_u": columns.count, "x_count": columns.count}
+        fields |= {"y_count": rows.count, "n_count": tile.groups * tile.blocks[1], "d_x": pixel, "d_y": row}
+        fields["d_n"] = tile.distance[1] * row if tile.groups > 1 else block
+        return fields | self._used_lanes(tile)
 
     def _used_lanes(self, tile: _ProductTile) -> dict[str, int]:
         """Return the FUSE fields for the lanes of a tile: those of its last block, in all spans of rows."""
@@ -1478,8 +1501,224 @@ class ProductSteps:
         return self.context.command(Unit.STORE, dram=target, src=source, **fields)
 
 
+# Products of windows of bytes with constant matrices, for few channels: a window contains the pixels of an image row
+# that some adjacent outputs depend on, and these outputs are the columns of the array.
+
+
+@lru_cache(maxsize=64)
+def _windows(layer: ResizeLayer, n: int) -> _Division | None:
+    """Return the division into single rows and into spans of columns whose inputs and outputs fit N bytes each.
+
+    None if not even two pixels fit.
+    """
+    (x, _), channels = images(layer), layer.shapes[layer.x].c
+    pixels = min(n // channels, x.w)
+    if pixels < 2:
+        return None
+    down, across = _taps(layer.rows), _taps(layer.columns)
+    passes = ceil_div((max(max(w) for _, w in down) * max(max(w) for _, w in across)).bit_length(), 8)
+    rows = tuple(_spans(down, min(2, x.h), x.h, 1))
+    most = max(span.count for span in _spans(across, pixels, x.w, n // channels))
+    choices = (
+        _Division(1, pixels, rows, tuple(_spans(across, pixels, x.w, size)), passes)
+        for size in range(most, most // 2, -1)
+    )
+    return min(choices, key=lambda each: len(rows) * len(each.columns) + _window_weights(each, n) / n)
+
+
+def _window_weights(division: _Division, n: int) -> int:
+    """Return the bytes of scratchpad for the weights of all windows."""
+    return division.kinds * division.tiles * division.passes * n * n
+
+
+def _window_tiles(config: MlaConfig, layer: ResizeLayer, s: LayerSchedule) -> Iterator[_ProductTile]:
+    """Yield the tiles of windows in order of execution."""
+    (x, y), division, room = images(layer), _windows(layer, config.n), config.acc_rows // s.acc_buffers
+    assert division is not None
+    bands = _bands(division.rows, s.rows)
+    boxes = list(pieces(len(bands), max(s.rows_per_load // s.rows, 1)))
+    columns = [(division.columns.index(spans[0]), spans) for spans in _equal_spans(list(division.columns))]
+    for image, (start, count) in product(range(layer.batch), boxes):
+        every = [span for band in bands[start : start + count] for span in band]
+        top = min(span.source for span in every)
+        height = max(span.source for span in every) + division.reach - top
+        box, needed = _Box(image, (0, 1), (top, height), (0, x.w), (0, y.w)), 0
+        for band in bands[start : start + count]:
+            tiles = list[_ProductTile]()
+            for rows, (index, spans) in product(_equal_spans(band), columns):
+                wide = min(len(spans), room)
+                for (at, high), (left, many) in product(
+                    pieces(len(rows), max(room // wide, 1)), pieces(len(spans), wide)
+                ):
+                    some = rows[at : at + high]
+                    needed = max(needed, some[-1].source + division.reach - top)
+                    across = (many, *_distance(spans))
+                    inside = (band[0].start, len(band))
+                    first = division.columns.index(spans[left]) if left else index
+                    tiles.append(
+                        _ProductTile(
+                            box,
+                            needed,
+                            some[0],
+                            high,
+                            _distance(some),
+                            first,
+                            (0, 1),
+                            inside,
+                            not tiles,
+                            last=False,
+                            across=across,
+                        )
+                    )
+            tiles[-1] = replace(tiles[-1], last=True)
+            yield from tiles
+
+
+def _window_tilings(context: TilingContext, layer: ResizeLayer) -> Tilings:
+    """Yield the tilings of a resizing by windows that fit."""
+    config, (x, y) = context.config, images(layer)
+    n, division = config.n, _windows(layer, config.n)
+    if division is None or context.acc_rows < config.acc_rows or context.x_on_chip:
+        return
+    kinds = len({span.weights for span in division.columns})
+    for rows, buffers in product(_band_heights(y.h, _ROWS_OF_WINDOWS), _SUM_BUFFERS):
+        bands = _bands(division.rows, rows)
+        runs = sum(len(list(_equal_spans(band))) for band in bands)
+        steps, outputs = division.tiles * division.passes, y.h * len(division.columns)
+        array = max(outputs, runs * kinds * n) * steps
+        commands = (division.passes + 1) * runs * kinds
+        held = 0 if context.y_on_chip else buffers * (rows * y.w * y.c + n)
+        for per_load in (len(bands), *_BANDS_PER_LOAD):
+            loads = ceil_div(len(bands), per_load)
+            inputs = min(ceil_div(x.h, loads) + division.reach, x.h)
+            used = _window_weights(division, n) + held + 2 * (inputs * x.w * x.c + n)
+            if per_load > len(bands) or used > context.free:
+                continue
+            beats = _window_weights(division, n) / n + layer.batch * inputs * loads * x.w * x.c / n
+            beats += 0 if context.y_on_chip else layer.batch * y.h * y.w * y.c / n
+            busy = layer.batch * max(array, outputs * config.fuse_rate, commands * _ISSUE_CYCLES)
+            yield (
+                max(busy, beats * context.beat) + rows * y.w * y.c / n,
+                LayerSchedule(
+                    rows=rows,
+                    rows_per_load=rows * per_load,
+                    y_buffers=buffers,
+                    acc_buffers=buffers,
+                    fold_kernel_width=True,
+                    on_chip=context.y_on_chip,
+                ),
+            )
+
+
+#: Unit of the heights of bands that are tried.
+_ROWS_OF_WINDOWS = 5
+
+
+def _window_tile_model(layer: ResizeLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
+    """Return the tile model of a resizing by windows."""
+    config, (x, y) = context.config, images(layer)
+    n, division = config.n, _windows(layer, config.n)
+    assert division is not None
+    every = list(_window_tiles(config, layer, s))
+
+    def tiles() -> Iterator[PipelineTile]:
+        there: dict[_Box, int] = {}
+        for tile in every:
+            outputs, steps = tile.groups * tile.across[0], division.tiles * division.passes
+            key = tile.rows.weights, division.columns[tile.columns].weights
+            loads: list[tuple[str, object, float]] = [("w", key, float(steps * n))]
+            before = there.get(tile.box, 0)
+            if tile.needed > before:
+                there[tile.box] = tile.needed
+                beats = _image_beats(tile.needed - before, x.w, x.w, x.c, x.c, n)
+                loads.append(("f", (tile.box, before), beats) if before else ("x", tile.box, beats))
+            store = 0.0
+            if tile.last and not context.y_on_chip:
+                store = _image_beats(tile.band[1], y.w, y.w, y.c, y.c, n)
+            yield PipelineTile(
+                tuple(loads),
+                steps * max(outputs, n) + _NEXT_PRODUCT,
+                outputs + _NEXT_RESULT,
+                store,
+                division.passes + 1 + (store > 0),
+            )
+
+    buffers = {"w": division.kinds, "x": s.x_buffers, "f": len(every)}
+    return TilePipeline(tiles(), len(every), buffers, s.acc_buffers, s.y_buffers, result=EARLY_RESULT)
+
+
+class WindowSteps(ProductSteps):
+    """Code generator of a bilinear resizing by windows: pixels are the activations, and constants the weights."""
+
+    def _tiles(self) -> tuple[_Division, Iterator[_ProductTile]]:
+        division = _windows(self.layer, self.n)
+        assert division is not None
+        return division, _window_tiles(self.context.config, self.layer, self.context.schedule)
+
+    def _outputs(self, tile: _ProductTile) -> int:
+        return tile.groups * tile.across[0]
+
+    def _matrix(self, tile: _ProductTile) -> NDArray[np.uint8]:
+        """Return the weight tiles of a window: for each byte and image row, the weights of the window's bytes."""
+        columns, n, channels = self.division.columns[tile.columns], self.n, self.channels
+        down, across = np.array(tile.rows.weights[0]), np.array(columns.weights)
+        whole = np.einsum("h,jw,cd->hwcjd", down, across, np.eye(channels, dtype=np.int64))
+        used = whole.reshape(len(down), across.shape[1] * channels, len(across) * channels)
+        tiles = np.zeros((len(down), n, n), np.int64)
+        tiles[:, : used.shape[1], : used.shape[2]] = used
+        return np.array(
+            [tiles >> 8 * place & 255 for place in reversed(range(self.division.passes))], np.uint8
+        )
+
+    def _add_matrix(self, tile: _ProductTile, step: TileStep, acc: BufferRef) -> None:
+        """Add the commands that compute the sums of a tile, from the most significant byte of the weights on."""
+        division, n, (count, distance, _) = self.division, self.n, tile.across
+        base, pixel, row = self._input(tile, step)
+        weights, size = self.constants.get(self._key(tile), step), division.tiles * n * n
+        for number in range(division.passes):
+            word = MATRIX_WORD.pack(
+                shift8=int(number > 0),
+                a_unsigned=int(self.layer.shapes[self.layer.x].dtype == Dtype.U8),
+                w_unsigned=1,
+            )
+            step.matrix.append(
+                self.context.command(
+                    Unit.MATRIX,
+                    word=word,
+                    a_base=base,
+                    a_u=row,
+                    a_v=pixel,
+                    u_y=tile.distance[0],
+                    u_ky=1,
+                    v_x=distance,
+                    x_count=count,
+                    y_count=tile.groups,
+                    ky_count=division.tiles,
+                    k_rows=division.pixels * self.channels % n,
+                    n_cols=self._tail(tile) % n,
+                    w_base=weights.plus(number * size),
+                    w_row=n,
+                    w_ky=n * n,
+                    acc_base=acc,
+                    acc_x=1,
+                    acc_y=count,
+                )
+            )
+
+    def _tail(self, tile: _ProductTile) -> int:
+        return self.division.columns[tile.columns].count * self.channels
+
+    def _results(self, tile: _ProductTile, pixel: int, row: int, block: int) -> dict[str, int]:
+        count, _, distance = tile.across
+        lanes = self._tail(tile) % self.n
+        fields = {"a_u": count, "x_count": count, "y_count": tile.groups, "lanes": lanes, "lanes_tail": lanes}
+        return fields | {"d_x": distance * pixel, "d_y": tile.distance[1] * row}
+
+
 def resize_steps(context: CodegenContext, layer: ResizeLayer) -> list[TileStep]:
     """Generate the steps of a bilinear resizing."""
+    if context.schedule.fold_kernel_width:
+        return WindowSteps(context, layer).steps()
     if context.schedule.pixels_per_pass > 1:
         return ProductSteps(context, layer).steps()
     return ResizeSteps(context, layer).steps()
