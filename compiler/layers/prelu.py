@@ -1,8 +1,9 @@
 """PReLU: a scaling whose multipliers for values below zero differ between channels.
 
-Slopes of pixels are converted to multipliers by FUSE. Other slopes take two FUSE passes: the positive part of x, and its sum with the product of the
-negative part and the slopes. MATRIX copies x to the accumulator, from which both passes read it. If slopes have both
-signs, MATRIX subtracts the positive part from x, because the sign of a product does not tell that of x.
+FUSE converts a slope of a pixel to the multiplier of its values. Other slopes take two FUSE passes: the positive part
+of x, and its sum with the product of the negative part and the slopes. MATRIX copies x to the accumulator, from which
+both passes read it. If slopes have both signs, MATRIX subtracts the positive part from x, because the sign of a product
+does not tell that of x.
 """
 
 from collections.abc import Hashable
