@@ -571,10 +571,11 @@ def _sums(config: MlaConfig, layer: ResizeLayer, s: LayerSchedule) -> int:
 
 def resize_tile_model(layer: ResizeLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of a bilinear resizing."""
-    if s.fold_kernel_width:
+    n = context.config.n
+    if s.fold_kernel_width and not context.x_on_chip and _windows(layer, n) is not None:
         return _window_tile_model(layer, s, context)
-    if s.pixels_per_pass > 1:
-        return _product_tile_model(layer, s, context)
+    if (pixels := _pixels_per_tile(n, layer, s, on_chip=context.x_on_chip)) > 1:
+        return _product_tile_model(layer, replace(s, pixels_per_pass=pixels), context)
     config, (x, y) = context.config, images(layer)
     n, weights = config.n, float(layer.weight_rows)
 
@@ -1006,6 +1007,17 @@ def _pixels_of_tiles(n: int, layer: ResizeLayer, *, on_chip: bool) -> list[int]:
         for pixels in found
         if pixels > 1 and n // pixels <= x.h and (pixels * 2 > n or pixels == x.w or not on_chip)
     )
+
+
+def _pixels_per_tile(n: int, layer: ResizeLayer, s: LayerSchedule, *, on_chip: bool) -> int:
+    """Return the number of adjacent pixels of a weight tile under a schedule; 1 if there are no products.
+
+    Tiles have the pixels of one row if those of several rows are not in the scratchpad as they need them.
+    """
+    if s.pixels_per_pass == 1:
+        return 1
+    possible = _pixels_of_tiles(n, layer, on_chip=on_chip)
+    return s.pixels_per_pass if s.pixels_per_pass in possible else max(possible, default=1)
 
 
 #: Cycles of the sequencer for a command of products, and of MATRIX and FUSE from one command to the next one, with
@@ -1717,10 +1729,15 @@ class WindowSteps(ProductSteps):
 
 def resize_steps(context: CodegenContext, layer: ResizeLayer) -> list[TileStep]:
     """Generate the steps of a bilinear resizing."""
-    if context.schedule.fold_kernel_width:
+    schedule, n = context.schedule, context.config.n
+    x, y = (context.layouts[each] for each in (layer.x, layer.y))
+    contiguous = not x.on_chip and (not y.on_chip or y.pixel == layer.shapes[layer.y].c)
+    if schedule.fold_kernel_width and contiguous and _windows(layer, n) is not None:
         return WindowSteps(context, layer).steps()
-    if context.schedule.pixels_per_pass > 1:
-        return ProductSteps(context, layer).steps()
+    pixels = _pixels_per_tile(n, layer, schedule, on_chip=x.on_chip)
+    if pixels > 1 and (not x.on_chip or x.even or pixels * 2 > n):
+        schedule = replace(schedule, pixels_per_pass=pixels)
+        return ProductSteps(replace(context, schedule=schedule), layer).steps()
     return ResizeSteps(context, layer).steps()
 
 

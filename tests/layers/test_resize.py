@@ -190,6 +190,36 @@ def test_part_of_the_channels(rng: np.random.Generator) -> None:
     check(build.graph.finish(["y"]), "n16", "reference", rng)
 
 
+@pytest.mark.parametrize(
+    "how", [{"pixels_per_pass": 8}, {"pixels_per_pass": 5}, {"fold_kernel_width": True}], ids=str
+)
+@pytest.mark.parametrize("channels", [3, 8, 20])
+@pytest.mark.parametrize("width", [3, 8, 19])
+def test_schedules_that_do_not_suit_tensors_on_chip(
+    width: int, channels: int, how: dict[str, Any], rng: np.random.Generator
+) -> None:
+    """Pixels of several rows, or windows, are replaced by another way if the operand is in the scratchpad."""
+    build, size = GraphBuilder("chain"), (15, 2 * width - 1)
+    x = build.graph.add_input(Tensor("x", (1, 10, width, channels), "int8", Q))
+    a = build.node("a", "reduce_max", [x], Tensor("a", x.shape, "int8", Q), axes=(), keep=True)
+    y = resized(build, a, size, centers=True)
+    made = (1, *size, channels)
+    b = build.node("b", "reduce_max", [y], Tensor("b", made, "int8", Q), axes=(), keep=True)
+    joined = Tensor("joined", (*made[:3], 2 * channels), "int8", Q)
+    build.node("joined", "concat", [b, y], joined, axis=3)
+    graph = build.graph.finish(["joined"])
+    first = compile(graph, "n16", strict=True, rounding="onnxruntime")
+    layers = {
+        name: replace(each, **(how if name == "y" else {}), on_chip=name != "joined")
+        for name, each in first.schedule.layers.items()
+    }
+    network = compile(
+        graph, "n16", schedule=replace(first.schedule, layers=layers), strict=True, rounding="onnxruntime"
+    )
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        run(device, network, graph, rng)
+
+
 def test_columns_of_few_channels_are_computed_together() -> None:
     lanes = [
         command.fields["lanes_tail"]
