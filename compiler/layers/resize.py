@@ -392,10 +392,12 @@ def _tiling(runs: tuple[PixelRun, ...], tiles: list[tuple[int, int]]) -> _Tiling
 
 def resize_tilings(context: TilingContext, layer: ResizeLayer) -> Tilings:
     """Yield the tilings of a resizing that fit, with whole rows and with strips of columns."""
-    found = [*_product_tilings(context, layer), *_window_tilings(context, layer)]
-    yield from found
-    if found and len(layer.rows) * len(layer.columns) > _MAX_DEPTHWISE_KINDS:
-        return
+    kinds = len(layer.rows) * len(layer.columns)
+    if _streams_many(layer, context) or layer.weight_rows * context.config.n > context.free:
+        found = [*_product_tilings(context, layer), *_window_tilings(context, layer)]
+        yield from found
+        if found and kinds > _MAX_DEPTHWISE_KINDS:
+            return
     config, (_, y) = context.config, images(layer)
     heights = {size: _tiling(layer.rows, list(pieces(y.h, size))) for size in cuts(y.h)}
     runs, widths = layer.across(contiguous=True), dict[int, _Tiling]()
@@ -1197,6 +1199,26 @@ def _product_tilings(context: TilingContext, layer: ResizeLayer) -> Tilings:
 
 #: Number of combinations of a run of rows and a run of columns from which products take fewer cycles than they do.
 _MAX_DEPTHWISE_KINDS = 100
+#: Ratio of the cycles of MATRIX for depthwise convolutions and for products from which the latter are tried: they load
+#: more weights and, for their spans, more pixels.
+_MANY_STREAMED = 1.25
+
+
+def _streams_many(layer: ResizeLayer, context: TilingContext) -> bool:
+    """Return True if depthwise convolutions stream so many pixels that products or windows may be faster."""
+    n, (_, y) = context.config.n, images(layer)
+    blocks = ceil_div(y.c, n)
+    depthwise = _cycles(layer.rows, layer.across(contiguous=True)) * layer.passes * blocks
+    divisions = (
+        _division(layer, n, pixels) for pixels in _pixels_of_tiles(n, layer, on_chip=context.x_on_chip)
+    )
+    cycles = [float(blocks * max(each.array_cycles(n), y.h * y.w)) for each in divisions]
+    windows = None if context.x_on_chip else _windows(layer, n)
+    if windows is not None:
+        cycles.append(float(y.h * len(windows.columns) * windows.tiles * windows.passes))
+    return depthwise > _MANY_STREAMED * min(cycles, default=math.inf)
+
+
 #: Numbers of bands whose inputs are loaded together, if not those of all bands are.
 _BANDS_PER_LOAD = (8, 4, 2, 1)
 #: Heights of bands that are tried, in multiples of the highest span.

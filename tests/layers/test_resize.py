@@ -201,7 +201,8 @@ def test_schedules_that_do_not_suit_tensors_on_chip(
     """Pixels of several rows, or windows, are replaced by another way if the operand is in the scratchpad."""
     build, size = GraphBuilder("chain"), (15, 2 * width - 1)
     x = build.graph.add_input(Tensor("x", (1, 10, width, channels), "int8", Q))
-    a = build.node("a", "reduce_max", [x], Tensor("a", x.shape, "int8", Q), axes=(), keep=True)
+    window = {"kernel": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1)}
+    a = build.node("a", "max_pool2d", [x], Tensor("a", x.shape, "int8", Q), **window)
     y = resized(build, a, size, centers=True)
     made = (1, *size, channels)
     b = build.node("b", "reduce_max", [y], Tensor("b", made, "int8", Q), axes=(), keep=True)
@@ -216,6 +217,7 @@ def test_schedules_that_do_not_suit_tensors_on_chip(
     network = compile(
         graph, "n16", schedule=replace(first.schedule, layers=layers), strict=True, rounding="onnxruntime"
     )
+    assert network.schedule.layers["a"].on_chip
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         run(device, network, graph, rng)
 
