@@ -847,7 +847,7 @@ class _Span:
     start, count : int
         First output, and number of outputs.
     source : int
-        First input.
+        First input that any of these outputs depends on.
     weights : tuple of tuples of int
         Weight of each input, for each output.
     """
