@@ -117,20 +117,35 @@ def broadcast_of(b: tuple[int, ...], a: tuple[int, ...]) -> BroadcastRows | None
 def operands_of(a: Tensor, b: Tensor, y: tuple[int, ...]) -> tuple[Tensor, Tensor, BroadcastRows] | None:
     """Return the first and the second operand of a sum or product of shape `y`, and how the second one is broadcast.
 
-    The first operand is not constant. It has the shape of the result or, if the second one has one row of channels for
-    each row of pixels, may consist of one row of pixels, which is repeated. None: the machine does not support the
-    broadcast.
+    The first operand is not constant. It has the shape of the result, or consists of one row of pixels, which is
+    repeated: for each row of channels of the second one, or while the second one has a value for each pixel. None: the
+    machine does not support the broadcast.
     """
     for first, second in ((a, b), (b, a)):
-        how = broadcast_of(second.shape, y)
-        if how is None or first.constant:
-            continue
-        if first.shape == y:
+        how = pair_broadcast(first.shape, second.shape, y)
+        if how is not None and not first.constant:
             return first, second, how
-        own = broadcast_of(first.shape, y)
-        by_channel = own is not None and own.broadcast == how.broadcast == Broadcast.CHANNEL
-        if by_channel and how.groups == 1 and first.elements * how.rows == math.prod(y):
-            return first, second, how
+    return None
+
+
+def pair_broadcast(
+    first: tuple[int, ...], second: tuple[int, ...], y: tuple[int, ...]
+) -> BroadcastRows | None:
+    """Return how the second operand is broadcast to shape `y` beside the first one; None if that is not supported.
+
+    The operands are given by their shapes; `operands_of` describes those that are supported.
+    """
+    how, own, total = broadcast_of(second, y), broadcast_of(first, y), math.prod(y)
+    if how is None or own is None:
+        return None
+    if first == y:
+        return how
+    if own.broadcast != Broadcast.CHANNEL:
+        return None
+    if how.broadcast == Broadcast.CHANNEL and how.groups == 1 and math.prod(first) * how.rows == total:
+        return how
+    if how.broadcast == Broadcast.PIXEL and how.groups * how.rows * own.groups * own.rows == 1:
+        return replace(how, groups=total // math.prod(first))
     return None
 
 
@@ -149,7 +164,27 @@ def needs_contiguous(graph: Graph, node: Node) -> bool:
     channels = y.shape[-1] if y.shape else 1
     if how.broadcast == Broadcast.CHANNEL:
         return small.elements * how.together != how.rows * channels
+    if a.elements < y.elements and b.elements < y.elements:
+        return True
     return how.broadcast == Broadcast.PIXEL and small.elements * how.rows * channels != y.elements
+
+
+@identity("RowMultiplier", "mult", "exponent", "shift")
+@dataclass(frozen=True)
+class RowMultiplier:
+    """Conversion of the elements of a small second tensor to multipliers of the elements of their pixels.
+
+    Parameters
+    ----------
+    mult, exponent : int
+        Multiplier and exponent by which an element, less its zero point, becomes a multiplier.
+    shift : int
+        Exponent of the multipliers.
+    """
+
+    mult: int
+    exponent: int
+    shift: int
 
 
 @identity(
@@ -166,7 +201,8 @@ def needs_contiguous(graph: Graph, node: Node) -> bool:
     "groups",
     "rows",
     "together",
-    added=("factor", "groups", "rows", "together"),
+    "row_multiplier",
+    added=("factor", "groups", "rows", "together", "row_multiplier"),
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ElementwiseLayer(Layer):
@@ -193,6 +229,8 @@ class ElementwiseLayer(Layer):
     groups, rows, together : int
         Groups of rows of pixels, rows of each group, and pixels that are computed as one, if the second tensor is
         broadcast (`BroadcastRows`).
+    row_multiplier : RowMultiplier or None
+        Conversion of the second tensor, with a value per pixel, to multipliers (requant=row).
     """
 
     other: str | None = None
@@ -207,6 +245,7 @@ class ElementwiseLayer(Layer):
     groups: int = 1
     rows: int = 1
     together: int = 1
+    row_multiplier: RowMultiplier | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -248,6 +287,11 @@ class ElementwiseLayer(Layer):
         """True if the first tensor has only one row of pixels, which is repeated."""
         x, y = self.shapes[self.x], self.shapes[self.y]
         return x.h * x.w * x.c < y.h * y.w * y.c
+
+    @property
+    def lines(self) -> int:
+        """Maximum number of rows of pixels of a tile: those of a group, or all if the first tensor is one row."""
+        return self.groups if self.repeats_x and self.broadcast == Broadcast.PIXEL else self.rows
 
     def pixels_of(self, name: str) -> int:
         """Return the number of pixels of a tensor of this layer."""
@@ -478,12 +522,30 @@ def uses_expansion(layer: ElementwiseLayer, config: MlaConfig) -> bool:
     small, n = layer.small, config.n
     if small is None or layer.broadcast != Broadcast.PIXEL or layer.groups * layer.rows > 1:
         return False
+    if layer.row_multiplier is not None:
+        return False
     of_small, of_x, of_y = (DTYPE_BYTES[layer.shapes[name].dtype] for name in (small, layer.x, layer.y))
     pixels, channels = layer.view
     cycles = 1 + max(of_x, of_y) * ceil_div(channels, n)
     slow = cycles * n > (of_x + of_y) * channels + of_small
     groups = min(config.acc_rows // (2 * channels), n)
     return of_small == 1 and slow and channels < groups * cycles and pixels >= _EXPANDED_PIXELS * n * n
+
+
+#: Accumulator buffers for values that MATRIX copies to all lanes: it need not wait for FUSE to copy those of the next
+#: tile.
+LANE_COPIES = 3
+
+
+def widens_by_matrix(layer: ElementwiseLayer, config: MlaConfig, on_chip: Callable[[str], bool]) -> bool:
+    """Return True if MATRIX copies a value per pixel to all lanes of a row, because FUSE is busier than the bus.
+
+    This is so if the first tensor has only one row of pixels, so that the bus mainly stores results.
+    """
+    small = layer.small
+    if small is None or not layer.repeats_x or layer.broadcast != Broadcast.PIXEL or on_chip(small):
+        return False
+    return DTYPE_BYTES[layer.shapes[small].dtype] == 1 and layer.view[0] >= config.n * config.n
 
 
 class _Stream(NamedTuple):
@@ -543,7 +605,10 @@ def _stream(
         more = 0 if on_chip(small) else ceil_div(n, layer.view[1])
         held, load = held + more, load + more
     elif small and layer.broadcast == Broadcast.PIXEL:
-        work += 1
+        if widens_by_matrix(layer, config, on_chip):
+            least = float(n * n // config.weight_rows)
+        else:
+            work += 1
         held += 0 if on_chip(small) else sizes[small]
         load += 0 if on_chip(small) else sizes[small]
     elif small and layer.broadcast == Broadcast.CHANNEL and layer.rows > 1:
@@ -554,13 +619,17 @@ def _stream(
     return _Stream(pixels * turns, load / n, store / n, work, (held, store), row, of_row, least)
 
 
-def _acc_rows(layer: ElementwiseLayer, rows: int, columns: int) -> int:
+def _acc_rows(layer: ElementwiseLayer, rows: int, columns: int, n: int) -> int:
     """Return the accumulator rows for a small second tensor, for tiles of `rows` pixels and `columns` blocks."""
     if layer.small is None:
         return int(layer.factor != 1)
     if layer.broadcast == Broadcast.CHANNEL:
         return columns if layer.rows == 1 else 2 * max(rows // layer.row_pixels, 1) * columns
-    return 2 * min(rows, layer.row_pixels) if layer.broadcast == Broadcast.PIXEL else 1
+    if layer.broadcast != Broadcast.PIXEL:
+        return 1
+    if layer.repeats_x:
+        return LANE_COPIES * ceil_div(rows, n) * n
+    return 2 * min(rows, layer.row_pixels)
 
 
 #: Numbers of buffers of each operand that are tried; more than two hide the latency of small tiles.
@@ -593,7 +662,7 @@ def elementwise_tilings(context: TilingContext, layer: ElementwiseLayer) -> Tili
             lines = max(rows // work.row, 1) if work.row else 0
             held = rows * work.held[0] + lines * work.of_row[0]
             used = buffers * held + results * rows * work.held[1] + once
-            fits = used <= context.free and _acc_rows(layer, rows, columns) <= context.acc_rows
+            fits = used <= context.free and _acc_rows(layer, rows, columns, n) <= context.acc_rows
             if not fits or rows > _MAX_ROWS:
                 continue
             found = True
@@ -635,7 +704,7 @@ def _tile_sizes(layer: ElementwiseLayer, work: _Stream, config: MlaConfig) -> li
     if layer.groups * layer.rows == 1:
         return cuts(work.total)
     pixels = layer.row_pixels
-    return [rows * pixels for rows in cuts(layer.rows)] + cuts(pixels)[1:]
+    return [rows * pixels for rows in cuts(layer.lines)] + cuts(pixels)[1:]
 
 
 def elementwise_tile_model(layer: ElementwiseLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:

@@ -17,18 +17,20 @@ from compiler.commands.commands import (
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, pieces
 from compiler.layers.elementwise import (
     ELEMENTWISE_LOWERINGS,
+    LANE_COPIES,
     Broadcast,
     ElementwiseLayer,
     elementwise_tile_model,
     elementwise_tilings,
     uses_expansion,
+    widens_by_matrix,
 )
 from compiler.layers.epilogue import Slots
 from compiler.layers.layer_kind import LayerKind
-from compiler.util.scaling import halves_word
+from compiler.util.scaling import bytes_word, halves_word
 from compiler.util.tiles import ceil_div
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, MATRIX_WORD
-from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Requant, Unit
+from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Requant, Rounding, Unit
 
 
 def _swapped(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,6 +81,7 @@ class ElementwiseSteps:
         expands = uses_expansion(layer, context.config)
         self.expands = expands and compact and context.layouts[layer.small or layer.x].compact(1)
         self.flat = compact and (not layer.by_channel or self.expands)
+        self.by_matrix = widens_by_matrix(layer, context.config, lambda name: context.layouts[name].on_chip)
         self.pixels, self.channels = layer.view
         self.layouts = context.layouts | {
             name: _viewed(context.layouts[name], layer.pixels_of(name), self.channels, self._bytes(name))
@@ -101,7 +104,7 @@ class ElementwiseSteps:
             rows = max(rows * self.n // self.channels, 1)
         #: Pixels of a row, and rows and pixels of a tile.
         self.row = self.pixels if self.flat else layer.row_pixels
-        self.lines = min(max(rows // self.row, 1), layer.rows) if layer.small else 1
+        self.lines = min(max(rows // self.row, 1), layer.lines) if layer.small else 1
         self.rows = (
             min(rows, self.pixels) if layer.groups * layer.rows == 1 else min(rows, self.lines * self.row)
         )
@@ -117,6 +120,8 @@ class ElementwiseSteps:
         self.slots = None if layer.drain is None else Slots(context, layer.name, layer.drain, self.blocks)
         if before:
             self.out, self.wide, self.repeated = before.out, before.wide, before.repeated
+            if self.by_matrix:
+                self.weights = before.weights
         else:
             size = (self.rows * self.channels + self.n) * self._bytes(layer.y)
             self.out = BufferRotation(BufferMemory.SP, f"{layer.name}.y", size, context.schedule.y_buffers)
@@ -124,10 +129,13 @@ class ElementwiseSteps:
             count = self._held(layer.broadcast) * (self.blocks if by_channel else 1)
             if self.expands:
                 count, self.weights = self.rows, self._weights()
+            if self.by_matrix:
+                depth, self.weights = LANE_COPIES, self._lane_weights()
             self.wide = BufferRotation(BufferMemory.ACC, f"{layer.name}.wide", count, depth)
             held = self.lines * self.width * layer.together + self.n
             self.repeated = BufferRotation(BufferMemory.SP, f"{layer.name}.repeated", held, depth)
         self._widened: dict[int, BufferRef] = {}
+        self._prepared: set[CircularBuffer] = before._prepared if before else set()
 
     def steps(self) -> list[TileStep]:
         """Generate the steps of all tiles."""
@@ -142,9 +150,9 @@ class ElementwiseSteps:
             ]
         else:
             tiles = [
-                ((group * layer.rows + first) * self.row, count * self.row)
-                for group in range(layer.groups)
-                for first, count in pieces(layer.rows, self.lines)
+                ((group + first) * self.row, count * self.row)
+                for group in range(0, layer.groups * layer.rows, layer.lines)
+                for first, count in pieces(layer.lines, self.lines)
             ]
         return [self._tile(tile, then) for tile, then in zip(tiles, [*tiles[1:], None], strict=True)]
 
@@ -159,6 +167,8 @@ class ElementwiseSteps:
             return self.lines
         if self.expands:
             return self.rows // self.group * self.n
+        if self.layer.repeats_x and broadcast == Broadcast.PIXEL:
+            return ceil_div(self.rows, self.n) * self.n
         return min(self.rows, self.row) if broadcast == Broadcast.PIXEL else 1
 
     def _small_part(self, start: int, count: int) -> tuple[int, int]:
@@ -171,7 +181,7 @@ class ElementwiseSteps:
         if layer.broadcast == Broadcast.CHANNEL:
             return row % layer.rows, max(count // self.row, 1)
         if layer.broadcast == Broadcast.PIXEL:
-            return row // layer.rows * self.row + column, min(count, self.row)
+            return row // layer.rows * self.row + column, count if layer.repeats_x else min(count, self.row)
         return 0, 1
 
     def _bytes(self, name: str) -> int:
@@ -306,7 +316,8 @@ class ElementwiseSteps:
         acc = self._widen(*self._small_part(*tile), step)
         if then is not None:
             self._widen(*self._small_part(*then), step)
-        return acc, self.blocks if by_channel else 0, int(by_pixel), int(by_channel)
+        of_row = self.blocks if by_channel else self.row * int(self.layer.repeats_x)
+        return acc, of_row, int(by_pixel), int(by_channel)
 
     def _widen(self, start: int, count: int, step: TileStep) -> BufferRef:
         """Return the rows of the second operand; if they are not in the accumulator yet, add their command."""
@@ -321,16 +332,34 @@ class ElementwiseSteps:
         if self.expands:
             step.matrix.append(self._expanded(source, count, acc, step))
             return acc
+        if self.by_matrix:
+            step.matrix.append(self._copied_to_lanes(source, count, acc, step))
+            return acc
         if layer.together > 1 and self.layouts[layer.small].on_chip:
             source, pitch = self._repeated(source, pitch, count, step), self.width * layer.together
         by_channel = layer.broadcast == Broadcast.CHANNEL
         dtype = layer.shapes[layer.small].dtype
+        src = {
+            "a_src": 1,
+            "b_src": BSource.SP,
+            "b_dtype": dtype,
+            "b_bcast": int(not by_channel),
+            "op": Op.ADD,
+        }
+        scaling: dict[str, int] = {}
+        if layer.row_multiplier is not None:
+            self._prepare(acc, layer.row_multiplier.shift, step)
+            src |= {"requant": Requant.IMM, "rounding": Rounding.SINGLE}
+            scaling = {
+                "mult": layer.row_multiplier.mult,
+                "shifts": bytes_word(layer.row_multiplier.exponent),
+                "lanes": 1,
+            }
         step.fuse.append(
             self.context.command(
                 Unit.FUSE,
-                src=FUSE_SRC.pack(
-                    a_src=1, b_src=BSource.SP, b_dtype=dtype, b_bcast=int(not by_channel), op=Op.ADD
-                ),
+                src=FUSE_SRC.pack(**src),
+                **scaling,
                 # Operand A is padding, which is 0 and not read.
                 a_base=source,
                 u0=1,
@@ -347,6 +376,24 @@ class ElementwiseSteps:
             )
         )
         return acc
+
+    def _prepare(self, acc: BufferRef, shift: int, step: TileStep) -> None:
+        """Write the exponent of multipliers, beside them, and zeros to rows of the accumulator that have none yet."""
+        if acc.buffer in self._prepared:
+            return
+        self._prepared.add(acc.buffer)
+        write = {"src": FUSE_SRC.pack(a_src=1, bias_en=1), "u0": 1, "u_lim": 1, "d_x": 1}
+        for lanes, value in ((0, 0), (2, shift)):
+            step.fuse.append(
+                self.context.command(
+                    Unit.FUSE,
+                    **write,
+                    x_count=self._held(Broadcast.PIXEL),
+                    lanes=lanes,
+                    bias=value,
+                    d_base=acc,
+                )
+            )
 
     @property
     def _zero(self) -> int:
@@ -384,6 +431,40 @@ class ElementwiseSteps:
             w_oc=n * n,
             acc_base=acc,
             acc_x=group,
+            acc_oc=1,
+        )
+
+    def _lane_weights(self) -> TileBuffers:
+        """Return rows of which only the middle one is not zero: a tile that contains it as row k selects lane k."""
+        context, n = self.context, self.n
+        rows = np.zeros((2 * n - 1, n), np.int8)
+        rows[n - 1] = 1
+        source = context.constant(f"{self.layer.name}.ones", rows)
+        return TileBuffers(
+            CircularBuffer(BufferMemory.SP, f"{self.layer.name}.ones", rows.size),
+            lambda _, address: [
+                context.command(Unit.LOAD, dram=BufferRef(source), dst=address, len=rows.size)
+            ],
+        )
+
+    def _copied_to_lanes(self, source: BufferRef, count: int, acc: BufferRef, step: TileStep) -> Command:
+        """Return the command that copies each of the values of `count` pixels to all lanes of a row."""
+        n = self.n
+        assert self.layer.small is not None
+        dtype = self.layer.shapes[self.layer.small].dtype
+        return self.context.command(
+            Unit.MATRIX,
+            word=MATRIX_WORD.pack(a_unsigned=int(dtype == Dtype.U8)),
+            a_base=source,
+            a_zp=self._zero,
+            a_v=n,
+            x_count=ceil_div(count, n),
+            oc_count=n,
+            w_base=self.weights.get(0, step).plus((n - 1) * n),
+            w_row=n,
+            w_oc=-n,
+            acc_base=acc,
+            acc_x=n,
             acc_oc=1,
         )
 

@@ -1,8 +1,9 @@
 """PReLU: a scaling whose multipliers for values below zero differ between channels.
 
-Slopes that differ between pixels take two FUSE passes: the positive part of x, and its sum with the product of the
-negative part and the slopes. MATRIX copies x to the accumulator, from which both passes read it. If slopes have both
-signs, MATRIX subtracts the positive part from x, because the sign of a product does not tell that of x.
+FUSE converts a slope of a pixel to the multiplier of its values. Other slopes take two FUSE passes: the positive part
+of x, and its sum with the product of the negative part and the slopes. MATRIX copies x to the accumulator, from which
+both passes read it. If slopes have both signs, MATRIX subtracts the positive part from x, because the sign of a product
+does not tell that of x.
 """
 
 from collections.abc import Hashable
@@ -20,7 +21,13 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.identity import identity
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Drain
-from compiler.layers.elementwise import ElementwiseLayer, pixels_together
+from compiler.layers.elementwise import (
+    Broadcast,
+    ElementwiseLayer,
+    RowMultiplier,
+    broadcast_of,
+    pixels_together,
+)
 from compiler.layers.elementwise_codegen import ElementwiseSteps
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import (
@@ -91,6 +98,9 @@ class PReluLayer(ElementwiseLayer):
         return bool((slopes < 0).any()), bool((slopes > 0).any())
 
 
+#: Minimum number of pixels for each of which the slopes of more than the channels of x are the same: their parameter
+#: slots, 16 bytes per slope, are otherwise longer than what a second pass takes.
+_MIN_REPEATS = 24
 #: Rounding modes in the order in which they are tried.
 _MODES = (Rounding.DOUBLE, Rounding.EVEN, Rounding.AWAY, Rounding.SINGLE)
 
@@ -109,11 +119,17 @@ def lower_prelu(low: LoweringContext) -> ElementwiseLayer:
         raise UnsupportedLoweringError("its slopes must be constant")
     given, factor = affine(x), affine(slope)
     slopes = _slopes(slope.data, low.x.shape)
-    if slopes.size in (1, channels):
+    how = broadcast_of(slope.shape, low.x.shape)
+    trailing = how is not None and how.broadcast == Broadcast.CHANNEL and how.groups * how.rows == 1
+    if slopes.size in (1, channels) or (trailing and low.x.elements >= _MIN_REPEATS * slopes.size):
+        channels = channels if slopes.size == 1 else slopes.size
         together = pixels_together(low.x.elements // channels, channels)
         layer = _of_channels(low, slope, np.resize(slopes, channels * together))
         if layer is not None:
             return layer
+    pixels = _of_pixels(low, slope)
+    if pixels is not None:
+        return pixels
     plus, minus = _scales(low, slope)
     fields = {
         "slopes": slopes,
@@ -175,6 +191,62 @@ def _of_channels(low: LoweringContext, slope: Tensor, slopes: NDArray) -> Elemen
             drain = Drain(bias, mult, exponent, zero, clip, rounding, negative=negative)
             return ElementwiseLayer(**low.common(), fields=fields, drain=drain, factor=1 << bits)
     return None
+
+
+def _of_pixels(low: LoweringContext, slope: Tensor) -> ElementwiseLayer | None:
+    """Return a layer with multipliers of each pixel that reproduce the host's results; None if there are none.
+
+    FUSE negates values, so that those below zero are multiplied by the multiplier of their pixel (requant=row), and the
+    others by the second one. As in `_of_channels`, values are multiplied beforehand by the power of two by which the
+    multipliers are divided. None if the channels fill so few lanes that two passes over all elements are faster.
+    """
+    how = broadcast_of(slope.shape, low.x.shape)
+    if how is None or how.broadcast != Broadcast.PIXEL:
+        return None
+    n, channels = low.config.n, low.x.elements // (slope.elements * how.rows)
+    if (ceil_div(channels, n) + 1) * n >= _ROW_CYCLES * channels:
+        return None
+    x, zero, clip, factor = affine(low.x), affine(low.y).zero_point, clip_range(low.y), affine(slope)
+    plus, minus = _scales(low, slope)
+    kinds, every = np.unique(cast(NDArray, slope.data)), values_of(low.x.dtype)
+    factors = kinds.astype(np.int64) - factor.zero_point
+    half = (1 << (bits := int(np.abs(factors).max()).bit_length())) >> 1
+    above, widening = -((plus[0] + half) >> bits), RowMultiplier(-minus[0], _UNSCALED - bits, minus[1])
+    values = -np.tile(((every.astype(np.int64) - x.zero_point) << bits)[:, None], kinds.size)
+    below = scale(factors, widening.mult, widening.exponent, 0, Rounding.SINGLE)
+    wanted = _wanted(low, slope, kinds, every)
+    for rounding in _MODES:
+        positive = scale(values, above, plus[1], 0, rounding)
+        found = np.where(values < 0, positive, scale(values, below, minus[1], 0, rounding)) + zero
+        if np.array_equal(np.clip(found, *clip), wanted):
+            return ElementwiseLayer(
+                **low.common(slope.name),
+                other=slope.name,
+                **vars(how),
+                src={
+                    "op": Op.MUL_SUB,
+                    "b_bcast": 1,
+                    "b_lane": 2,
+                    "requant": Requant.ROW,
+                    "rounding": rounding,
+                    "neg_en": 1,
+                },
+                fields={
+                    "zp_ab": halves_word(x.zero_point, factor.zero_point),
+                    "mult": -(1 << bits),
+                    "neg_mult": above,
+                    "shifts": bytes_word(0, plus[1]),
+                    "zp": zero,
+                    "clip_lo": clip[0],
+                    "clip_hi": clip[1],
+                },
+                row_multiplier=widening,
+            )
+    return None
+
+
+#: Exponent with which a multiplier is that integer.
+_UNSCALED = 31
 
 
 def _scales(low: LoweringContext, slope: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -115,13 +115,15 @@ class LayerSchedule:
         Number of buffers for tiles of the input, weights, results (at most 256) and sums. Only data that is loaded from
         or stored to DRAM has buffers.
     fold_kernel_width : bool
-        True to make kernel columns part of the reduction dimension, which fills the array if there are few channels.
+        True to make kernel columns part of the reduction dimension, which fills the array if there are few channels. In
+        bilinear resizing: windows of adjacent pixels, with constant weights.
     im2col : bool
         True to make the whole kernel part of the reduction dimension; the inputs of each output column are loaded
         separately. With `fold_kernel_width`, the image rows are loaded, or are in the scratchpad, and FUSE copies the
         inputs of each output column from them.
     pixels_per_pass : int
-        Number of adjacent output pixels that are computed as a single pixel with correspondingly more channels.
+        Number of adjacent output pixels that are computed as a single pixel with correspondingly more channels. In
+        bilinear resizing: adjacent input pixels of a weight tile, more than one for products with constant matrices.
     prefetch : int
         Number of steps of earlier layers during which the first weights of this layer may be loaded.
     on_chip : bool

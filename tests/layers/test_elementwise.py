@@ -424,6 +424,58 @@ def test_prelu_with_slopes_per_channel_is_one_pass(seed: int, rounding: str) -> 
         assert type(layer) is ElementwiseLayer, f"seed {seed}"
 
 
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
+@pytest.mark.parametrize("slopes", [(2, 9, 7, 1), (9, 1, 1), (1, 7, 1), (2, 1, 1, 1), (2, 1, 7, 1)], ids=str)
+def test_prelu_with_slopes_per_pixel_is_one_pass(slopes: tuple[int, ...], rounding: str) -> None:
+    draft = Draft(np.random.default_rng(sum(slopes)))
+    rng = draft.rng
+    types = [str(rng.choice(("int8", "uint8"))) for _ in range(3)]
+    x = draft.input((2, 9, 7, int(rng.choice((32, 48, 61)))), types[0])
+    how = Quantization.per_tensor(float(rng.uniform(0.002, 0.03)), int(rng.choice((0, 40))))
+    slope = draft.constant(slopes, types[1], how)
+    y = draft.node("prelu", [x, slope], x.shape, dtype=types[2], scale=float(rng.uniform(0.02, 0.3)))
+    for target in ("n4", "n8", "n16"):
+        (layer,) = check(draft, [y], target, rounding).layers
+        assert type(layer) is ElementwiseLayer, f"{target}, {types}"
+
+
+@pytest.mark.parametrize("slopes", [(6, 5, 7), (5, 7)], ids=str)
+def test_prelu_with_slopes_of_trailing_dimensions_is_one_pass_if_they_repeat(slopes: tuple[int, ...]) -> None:
+    draft = Draft(np.random.default_rng(len(slopes)))
+    x = draft.input((30, 6, 5, 7) if len(slopes) == 3 else (30, 5, 7))
+    y = draft.node("prelu", [x, draft.constant(slopes, quantization=Quantization.per_tensor(0.01))], x.shape)
+    for target in TARGETS:
+        (layer,) = check(draft, [y], target).layers
+        assert type(layer) is ElementwiseLayer
+
+
+#: Shapes of two operands, neither of which has the shape of the result.
+OUTER = [
+    ((1, 9, 1, 1), (1, 1, 6, 5)),
+    ((1, 7, 6, 1), (1, 1, 6, 21)),
+    ((300, 1), (1, 17)),
+    ((5, 8, 1), (8, 40)),
+    ((1100, 1), (1, 3)),
+    ((2, 1), (1, 700)),
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("op", ["add", "sub", "mul"])
+@pytest.mark.parametrize("shapes", OUTER, ids=str)
+def test_two_small_operands_are_not_repeated(
+    shapes: tuple[tuple[int, ...], ...], op: str, target: str
+) -> None:
+    draft = Draft(np.random.default_rng(len(shapes[0])))
+    dtype = str(draft.rng.choice(("int8", "uint8")))
+    operands = [draft.input(shape, dtype) for shape in shapes]
+    if draft.rng.random() < 0.5:
+        operands = operands[::-1]
+    y = draft.node(op, operands, np.broadcast_shapes(*shapes), dtype=dtype, scale=0.3)
+    network = check(draft, [y], target, within=int(op == "sub"))
+    assert len(network.layers) == 1 and not network.host
+
+
 def test_prelu_of_more_channels_than_parameter_slots() -> None:
     draft = Draft(np.random.default_rng(2))
     x = draft.input((3, 2, 2, 300))

@@ -30,7 +30,7 @@ from compiler.frontends.onnx.values import (
 )
 from compiler.ir.ops import OPS
 from compiler.ir.tensor import Tensor
-from compiler.layers.elementwise import broadcast_of
+from compiler.layers.elementwise import broadcast_of, pair_broadcast
 from compiler.layers.lowering_context import EIGHT_BITS
 from hw.errors import InputError
 
@@ -104,7 +104,7 @@ def binary(
     if not any(isinstance(v, DynamicValue) for v in operands):
         operands = [emitter.flow(operands[0]), *operands[1:]]
     order = order_of(operands, rank)
-    if order == plain(rank):
+    if order == plain(rank) and not _is_outer([v.shape for v in operands], shape):
         order = _vector_last([v.shape for v in operands], shape)
     equal = [_one_scale(emitter, v) for v in operands]
     kind = kind or emitter.arithmetic(node, *equal)
@@ -136,6 +136,9 @@ def _repeated(
         own = (1,) * (rank - len(value.shape)) + value.shape
         return broadcast_of(arranged(own, order), full) is not None
 
+    both = order == plain(rank) and all(isinstance(value, DynamicValue) for value in operands)
+    if both and _is_outer([value.shape for value in operands], shape):
+        return result
     whole = [value.shape == shape and isinstance(value, DynamicValue) for value in operands]
     fitting = [fits(value) for value in operands]
     dynamic = [i for i, value in enumerate(operands) if isinstance(value, DynamicValue) and value.rank]
@@ -152,6 +155,14 @@ def _repeated(
         ranked = with_ones(emitter, operands[i].name, operands[i], ones)
         result[i] = broadcast_to(emitter, node, ranked, shape, f"repeated{i}")
     return result
+
+
+def _is_outer(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> bool:
+    """Return True if the accelerator repeats both operands in the file's order, and neither has the result's shape."""
+    if len(shapes) != 2 or result in shapes:
+        return False
+    first, second = shapes
+    return any(pair_broadcast(*pair, result) is not None for pair in ((first, second), (second, first)))
 
 
 def _vector_last(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> Order:
