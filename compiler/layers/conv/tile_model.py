@@ -58,6 +58,9 @@ _STRIP_LINE_BEATS = 0.2
 SHIFT_CYCLES = 5
 #: Cycles of FUSE between two commands that drain sums of a tile.
 DRAIN_COMMAND_CYCLES = 15
+#: As `DRAIN_COMMAND_CYCLES`, if several blocks have outputs of several rows and FUSE also gathers strips: 28 outputs of
+#: 64x64x4 take 22,754 cycles, with the other constant 26,103.
+_DRAIN_BESIDE_GATHER = 60
 #: Buffers for gathered strips of a part of the columns, so that FUSE need not wait for MATRIX between draining sums and
 #: gathering strips.
 GATHERED_X_BUFFERS = 3
@@ -418,9 +421,12 @@ class _Tile:
             place = (*self.key[:2], self.row + part.start, part.block)
             loads += with_drain(layer.drain, s, cut.context, place, cut.blocks, beats)
             fuse, commands = cut.drains(drained, part.block, part.blocks)
-            fuse += (commands - 1) * DRAIN_COMMAND_CYCLES
+            beside = cut.layout == Im2colLayout.GATHERED and len(cut.shared.blocks) > 1
+            each = _DRAIN_BESIDE_GATHER if beside else DRAIN_COMMAND_CYCLES
+            fuse += (commands - 1) * each
             # The inputs of the first load are gathered before the first tile, the others during tiles of other loads.
             follows = self.key[1] + 1 < cut.images or self.key[2] + cut.rows_per_load < cut.y.h
+            follows |= cut.gathered < cut.y.w and cut.strips == 1  # FUSE then waits for loaded strips, too
             gathers = cut.gathers(drained) if part.block == 0 and follows else 0.0
             if s.x_buffers < (GATHERED_X_BUFFERS if cut.divided else 2):
                 fuse, gathers = fuse + gathers, 0.0

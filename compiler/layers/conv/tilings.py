@@ -51,6 +51,8 @@ _SUFFICIENT_RATIO = 1.1
 _WEIGHT_DELAY_CYCLES = 2
 #: Cycles per tile in which MATRIX waits for one of two buffers of sums if FUSE gathers strips between draining them.
 _SUM_WAIT_CYCLES = 25
+#: Cycles of FUSE for each of several commands that drain outputs beyond whole blocks, if it also gathers strips.
+_SEGMENT_CYCLES = 60
 #: Cycles of a tile that do not overlap with other work.
 _TILE_OVERHEAD_CYCLES = 8
 #: Number of the best tilings that are also tried with split sums.
@@ -67,7 +69,7 @@ _GATHERED_EIGHTHS = (4, 5, 6)
 _MIN_FUSE_SHARE = 0.75
 #: Maximum ratio of the cycles of the array or of FUSE with which pixels are packed to those of fewer pixels per pass:
 #: packing also relieves FUSE from gathering strips.
-_MAX_PACKED_CYCLES = 1.1
+_MAX_PACKED_CYCLES = 1.05
 #: Number of strip widths that fit, beginning with the largest, from which the best is chosen.
 _FITTING_WIDTHS = 4
 #: Minimum number of result tiles for draining the last one in parts, and maximum number of weight tiles in flight.
@@ -333,15 +335,18 @@ class ConvTiler:
         part_in, part_array = (w_beats + x_beats) * context.beat, array / steps
         start = part_in + (parts - 1) * max(part_in - part_array, 0)
         issue = TILE_CYCLES * (2 if gathers else 1)
+        first_gather = 0.0 if self.gathered < self.y.w and self.strips == 1 else gathers / row_loads
         cycles = max(
             array,
             bus * context.beat * BUS_OVERHEAD,
-            drain + gathers - gathers / row_loads,
+            drain + gathers - first_gather,
             steps * issue,
             w_stream,
             x_stream,
         )
         cycles += gathers / row_loads
+        if gathers and len(shared.blocks) > 1:
+            cycles += tiles * groups * shared.segments * _SEGMENT_CYCLES
         if gathers and sum_buffers(context, sums) == 2:
             cycles += tiles * _SUM_WAIT_CYCLES
         cycles += self._end(tile) + start + tiles * groups * _TILE_OVERHEAD_CYCLES + (steps - tiles * groups)
