@@ -426,7 +426,7 @@ class _Tile:
             fuse += (commands - 1) * each
             # The inputs of the first load are gathered before the first tile, the others during tiles of other loads.
             follows = self.key[1] + 1 < cut.images or self.key[2] + cut.rows_per_load < cut.y.h
-            follows |= cut.gathered < cut.y.w and cut.strips == 1  # FUSE then waits for loaded strips, too
+            follows |= cut.gathered < cut.y.w  # FUSE then waits for loaded strips, too
             gathers = cut.gathers(drained) if part.block == 0 and follows else 0.0
             if s.x_buffers < (GATHERED_X_BUFFERS if cut.divided else 2):
                 fuse, gathers = fuse + gathers, 0.0

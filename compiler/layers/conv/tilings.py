@@ -335,7 +335,7 @@ class ConvTiler:
         part_in, part_array = (w_beats + x_beats) * context.beat, array / steps
         start = part_in + (parts - 1) * max(part_in - part_array, 0)
         issue = TILE_CYCLES * (2 if gathers else 1)
-        first_gather = 0.0 if self.gathered < self.y.w and self.strips == 1 else gathers / row_loads
+        first_gather = 0.0 if self.gathered < self.y.w else gathers / row_loads
         cycles = max(
             array,
             bus * context.beat * BUS_OVERHEAD,
