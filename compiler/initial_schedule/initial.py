@@ -1,5 +1,6 @@
 """Naive and initial schedules of a network, and selection of the layers whose steps are interleaved."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
@@ -663,11 +664,31 @@ def _priced(
     price, (cycles, first) = _Prices(context, layer), ranked[0]
     now, bound = price(first), price.bound()
     count = min(int((now - bound) / _CYCLES_PER_PRICE), _MAX_PRICED)
-    others = enumerate(ranked[1 : max(count, 0) + 1], 1)
-    best = min(((max(price(schedule), bound), number) for number, (_, schedule) in others), default=None)
+    others = _mixed_kinds(ranked)[: max(count, 0)]
+    best = min(((max(price(ranked[at][1]), bound), at) for at in others), default=None)
     if best is None or best[0] > min((1 - _MIN_GAIN) * now, now - _MIN_GAIN_CYCLES):
         return cycles, first
     return cycles, ranked[best[1]][1]
+
+
+#: Number of tilings of one kind that are priced before those of other kinds, and maximum ratio of their estimates to
+#: that of the first tiling.
+_OF_ONE_KIND, _MAX_KIND_RATIO = 32, 1.2
+
+
+def _mixed_kinds(ranked: list[tuple[float, LayerSchedule]]) -> list[int]:
+    """Return the order in which the tilings after the first one are priced.
+
+    Tilings that divide or lay out images in the same way are of one kind. They are many, and have similar estimates.
+    """
+    counts: Counter[tuple[int | bool, ...]] = Counter()
+    turns = []
+    for at, (cycles, schedule) in enumerate(ranked):
+        kind = schedule.pixels_per_pass, schedule.fold_kernel_width, schedule.im2col, schedule.strip_width
+        near = cycles <= _MAX_KIND_RATIO * ranked[0][0]
+        turns.append((counts[kind] // _OF_ONE_KIND if near else len(ranked), at))
+        counts[kind] += 1
+    return [at for _, at in sorted(turns) if at]
 
 
 #: Fields of a layer on which its tilings do not depend.

@@ -244,7 +244,9 @@ def test_gathered_strips_are_exact(target: str, seed: int) -> None:
     [
         (Convolution(9, 32, inputs=1, outputs=20), 4),
         (Convolution(9, 32, inputs=1, outputs=20, strides=(2, 2)), 2),
-        (Convolution(12, 48, inputs=2, outputs=9, kernel=(3, 2), pad=0), 1),
+        (Convolution(12, 48, inputs=2, outputs=9, kernel=(3, 2), pad=0), 2),
+        (Convolution(7, 33, inputs=1, outputs=20), 4),
+        (Convolution(9, 35, inputs=1, outputs=17, strides=(2, 2)), 2),
         (Convolution(12, 48, inputs=1, outputs=9, kernel=(5, 5), pad=2, batch=2), 2),
     ],
 )
@@ -261,6 +263,46 @@ def test_output_columns_share_strips(shape: Convolution, pixels: int, fold: bool
     network = compile(graph, "n16", schedule=replace(first.schedule, layers=layers))
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         assert np.array_equal(Session(device, network).run({"x": x})["y"], wanted)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("target", ("n4", "n16"))
+def test_pixels_beyond_the_end_of_a_row_are_not_stored(target: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shape = replace(random_first_layer(rng), outputs=int(rng.integers(1, 30)), batch=1)
+    print(f"{shape} on {target}, seed {seed}")
+    graph, x, wanted = shape.case(rng)
+    first = compile(graph, target)
+    for pixels in (2, 3, 5):
+        for rows, im2col, fold, columns in ((2, True, True, 1), (1, True, False, 9), (3, False, True, 2)):
+            layers = {
+                name: replace(
+                    layer,
+                    pixels_per_pass=pixels,
+                    im2col=im2col,
+                    fold_kernel_width=fold,
+                    rows=rows,
+                    rows_per_load=2 * rows,
+                    columns=columns,
+                )
+                for name, layer in first.schedule.layers.items()
+            }
+            network = compile(graph, target, schedule=replace(first.schedule, layers=layers))
+            with GoldenDevice(network.config, dram_bytes(network)) as device:
+                assert np.array_equal(Session(device, network).run({"x": x})["y"], wanted)
+
+
+@pytest.mark.parametrize(
+    ("shape", "most"),
+    [
+        (Convolution(61, 61, inputs=1, outputs=8), 3_600),
+        (Convolution(81, 81, inputs=3, outputs=8, strides=(2, 2)), 3_250),
+        (Convolution(63, 63, inputs=1, outputs=16), 6_100),
+        (Convolution(128, 128, inputs=1, outputs=8, strides=(2, 2)), 5_100),
+    ],
+)
+def test_cycles_of_odd_rows_with_few_outputs(shape: Convolution, most: int) -> None:
+    assert shape.cycles() <= most
 
 
 def test_strips_are_gathered_from_images_on_chip() -> None:

@@ -6,7 +6,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
+from compiler.commands.commands import (
+    BlockedLayout,
+    BufferMemory,
+    BufferRef,
+    CircularBuffer,
+    Command,
+    TileStep,
+)
 from compiler.commands.tile_buffers import (
     BufferRotation,
     CodegenContext,
@@ -475,13 +482,27 @@ def conv_steps(context: CodegenContext, layer: ConvLayer) -> list[TileStep]:
     """Generate the steps of a convolution, phase by phase; groups with several channel blocks follow one another."""
     groups = 1 if layer.groups_are_blocks(context.config.n) else layer.groups
     y, pixels = context.layouts[layer.y], context.schedule.pixels_per_pass
-    if pixels > 1 and can_pack_pixels(layer, pixels):
+    if pixels > 1 and can_pack_pixels(layer, pixels, on_chip=y.on_chip):
+        width = ceil_div(y.w, pixels)
         if y.pixel == y.c * DTYPE_BYTES[layer.drain.dtype]:
-            layer = pack_pixels(layer, pixels)
-            wide = replace(y, w=y.w // pixels, c=y.c * pixels, pixel=y.pixel * pixels)
+            layer, pixel = pack_pixels(layer, pixels), y.pixel * pixels
+            wide = replace(y, w=width, c=y.c * pixels, pixel=pixel)
+            if y.w % pixels:
+                wide = BlockedLayout(
+                    y.buffer,
+                    y.h,
+                    width,
+                    y.c * pixels,
+                    pixel,
+                    width * pixel,
+                    image=y,
+                    pixels=(1, pixels),
+                    first=(0, 0),
+                    step=1,
+                )
             context = replace(context, layouts=context.layouts | {layer.y: wide})
         else:  # the pixels of a part of another tensor are not adjacent; as many sums as planned fit
-            s, width = context.schedule, y.w // pixels
+            s = context.schedule
             tiles = y.h // min(s.rows, y.h) * ceil_div(width, min(s.strip_width, width))
             s = replace(s, strip_width=min(s.strip_width, width), acc_buffers=min(s.acc_buffers, tiles))
             context = replace(context, schedule=s)

@@ -16,7 +16,7 @@ from compiler.layers.conv.layer import ConvLayer
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
-from hw.isa.enums import Dtype
+from hw.isa.enums import DTYPE_BYTES, Dtype
 
 #: Tiles of the input that are in the scratchpad at the same time; two groups of channels are active concurrently.
 _HELD_TILES = {False: 2, True: 4}
@@ -53,7 +53,7 @@ def strips_of(layer: ConvLayer, layout: Im2colLayout, columns: int, n: int) -> t
     needs as many blocks: from the first to the last input of an output column. Weights of inputs that an output column
     does not depend on equal the zero point. The number of columns is that with the fewest cycles of the array, or of
     FUSE, which copies strips and drains sums. More columns relieve FUSE, but outputs of several rows in one block may
-    then need more blocks of the reduction dimension.
+    then need more blocks of the reduction dimension. The last strip of a row may have fewer output columns.
 
     Parameters
     ----------
@@ -70,12 +70,14 @@ def strips_of(layer: ConvLayer, layout: Im2colLayout, columns: int, n: int) -> t
 
     def cycles(pixels: int) -> tuple[float, int]:
         wide = kernel_w + (pixels - 1) * stride
-        copied = layer.strides[0] * ceil_div(wide * in_c, n) / pixels
+        copied = (
+            layer.strides[0] * ceil_div(wide * in_c, n) * ceil_div(max(columns, 1), pixels) / max(columns, 1)
+        )
         array = passes_per_pixel(layer, layout, wide, n)
         return max(array, ceil_div(out_c, n) + copied), -pixels
 
     most = columns // max(n // 2, 1)
-    shared = (p for p in range(2, most + 1) if columns % p == 0 and blocks(p) == blocks(1))
+    shared = (p for p in range(2, most + 1) if blocks(p) == blocks(1))
     pixels = min((1, *shared), key=cycles)
     wide = kernel_w + (pixels - 1) * stride
     weights = np.full((out_c, kernel_h, wide, in_c), layer.w_zp, layer.weights.dtype)
@@ -220,20 +222,42 @@ def share_rows(layer: ConvLayer, shared: SharedRows) -> tuple[list[NDArray], Dra
     return found, layer.drain.part(np.tile(np.arange(first, out_c), shared.rows))
 
 
-#: Ratio of the passes over image rows to those over strips up to which MATRIX reads image rows.
-_MAX_MORE_PASSES = 1.5
+#: Beats by which a line of a strip delays the bus in addition to its own, measured with nine bytes per line, if only
+#: some strips are loaded, so that image rows and results are transferred meanwhile.
+SHORT_LINE_BEATS = 0.5
+
+
+#: Maximum ratio of the cycles with which MATRIX reads image rows to those with loaded strips, of which the bus loads
+#: more than this estimate wherever other data leave time.
+_MAX_BY_ROWS = 0.95
 
 
 def reads_rows(layer: ConvLayer, on_chip: bool, n: int) -> bool:
     """Return True if MATRIX reads image rows in place of the strips that FUSE does not gather.
 
-    Otherwise, these strips are loaded, which takes a line of few bytes for each new image row of a strip.
+    Otherwise, these strips are loaded, which takes a line of few bytes for each new image row of a strip. Image rows
+    need more passes of MATRIX. With either, as many strips are gathered as balance FUSE with the other unit; the method
+    is that with fewer cycles, if the output is in DRAM.
     """
+    if on_chip:
+        return True
+    out_c, in_c = len(layer.weights), layer.weights.shape[3]
+    wide, pixels = strips_of(layer, Im2colLayout.GATHERED, layer.shapes[layer.y].w, n)
+    width = wide.weights.shape[2]
     by_rows, by_strips = (
-        passes_per_pixel(layer, layout, layer.weights.shape[2], n)
-        for layout in (Im2colLayout.ROWS, Im2colLayout.STRIPS)
+        passes_per_pixel(layer, layout, width, n) for layout in (Im2colLayout.ROWS, Im2colLayout.STRIPS)
     )
-    return on_chip or (layer.strides[0] > 1 and by_rows <= _MAX_MORE_PASSES * by_strips)
+    drain, gather = ceil_div(out_c, n), layer.strides[0] * ceil_div(width * in_c, n) / pixels
+    bus = (layer.strides[0] * layer.strides[1] * in_c + out_c * DTYPE_BYTES[layer.drain.dtype]) / n
+    load = layer.strides[0] * ((width * in_c + n - 1) / n + SHORT_LINE_BEATS) / pixels
+
+    def cycles(busy: float, more: float) -> float:
+        """Return the cycles of a pixel, if a unit takes `busy` cycles, and `more` if its strip is not gathered."""
+        share = min(max(drain + gather - busy, 0) / (more + gather), 1)
+        return max(busy + share * more, drain + (1 - share) * gather)
+
+    with_loads = max(cycles(bus, load), by_strips)
+    return cycles(by_strips, by_rows - by_strips) < _MAX_BY_ROWS * with_loads
 
 
 def source_columns(layer: ConvLayer, x: Image, strips: int) -> int:
@@ -246,7 +270,14 @@ _GATHER_COMMAND, _NEXT_GATHER = 25, 8
 
 
 def gather_cycles(
-    layer: ConvLayer, x: Image, y: Image, rows: float, n: int, inside: int | None = None
+    layer: ConvLayer,
+    x: Image,
+    y: Image,
+    rows: float,
+    n: int,
+    inside: int | None = None,
+    *,
+    divided: bool = False,
 ) -> float:
     """Return the cycles in which FUSE gathers `rows` rows of the strips of all output columns by one step.
 
@@ -255,11 +286,15 @@ def gather_cycles(
     x, y : Image
         Shapes of the input and of the output.
     inside : int, optional
-        Number of strips, all inside the image, that are gathered in place of those of all columns.
+        Number of strips, all inside the image or its padding, that are gathered; None: those of all columns of an
+        image on chip, whose rows have no padding.
+    divided : bool
+        True if the `inside` strips are of a part of the columns, and gathered long before they are needed.
     """
     _, _, kernel_w, channels = layer.weights.shape
     if inside is not None:
-        return rows * inside * ceil_div(kernel_w * channels, n) + _NEXT_GATHER * (inside > 0)
+        command = _NEXT_GATHER if divided else _GATHER_COMMAND
+        return rows * inside * ceil_div(kernel_w * channels, n) + command * (inside > 0)
     stride, left = layer.strides[1], layer.pads[1]
     middle = min(max((x.w - kernel_w + left) // stride + 1, 0), y.w) - min(ceil_div(left, stride), y.w)
     middle = max(middle, 0)
@@ -281,15 +316,18 @@ def layout_of(layer: ConvLayer, schedule: LayerSchedule, x: TensorLayout) -> Im2
     )
 
 
-def can_pack_pixels(layer: ConvLayer, pixels: int) -> bool:
-    """Return True if `pixels` adjacent output pixels can be computed as one."""
+def can_pack_pixels(layer: ConvLayer, pixels: int, *, on_chip: bool) -> bool:
+    """Return True if `pixels` adjacent output pixels can be computed as one.
+
+    The last pixels of a row may extend beyond the image, where STORE omits them, unless the output is on chip.
+    """
     y = layer.shapes[layer.y]
     return (
         layer.groups == 1
         and layer.factors is None
         and layer.dilations[1] == 1
         and layer.drain.residual is None
-        and y.w % pixels == 0
+        and (y.w % pixels == 0 or (pixels < y.w and layer.batch == 1 and not on_chip))
     )
 
 
@@ -305,7 +343,7 @@ def pack_pixels(layer: ConvLayer, pixels: int) -> ConvLayer:
     weights = np.full((pixels, out_c, kernel_h, width, in_c), layer.w_zp, layer.weights.dtype)
     for pixel in range(pixels):
         weights[pixel, :, :, pixel * stride : pixel * stride + kernel_w] = layer.weights
-    image = replace(y, w=y.w // pixels, c=y.c * pixels)
+    image = replace(y, w=ceil_div(y.w, pixels), c=y.c * pixels)
     return replace(
         layer,
         weights=weights.reshape(pixels * out_c, kernel_h, width, in_c),

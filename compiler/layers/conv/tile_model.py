@@ -6,6 +6,7 @@ from dataclasses import replace
 from compiler.commands.tile_buffers import SharedRows, row_groups
 from compiler.layers.base import Addend, Drain
 from compiler.layers.conv.input_layout import (
+    SHORT_LINE_BEATS,
     Im2colLayout,
     can_fold,
     can_pack_pixels,
@@ -28,6 +29,7 @@ from compiler.layers.tile_pipeline import (
     TileLoad,
     TilePipeline,
     first_result,
+    line_beats,
     lines,
     repeated_pipeline,
 )
@@ -50,12 +52,15 @@ _COMMON_SCALE_SLOWDOWN = 4
 
 #: Maximum number of pieces of image rows that are loaded before the rest of their tile.
 _MAX_EARLY_PIECES = 1 << 16
-#: Beats by which a line of a strip delays the bus in addition to its own, measured with nine bytes per line.
-SHORT_LINE_BEATS = 0.5
+#: As `SHORT_LINE_BEATS`, if all strips are loaded; measured with six bytes per line.
+_STRIP_LINE_BEATS = 0.2
 #: Cycles in addition to N that a pass over groups of rows takes at least, because its weights arrive.
 SHIFT_CYCLES = 5
 #: Cycles of FUSE between two commands that drain sums of a tile.
 DRAIN_COMMAND_CYCLES = 15
+#: As `DRAIN_COMMAND_CYCLES`, if several blocks have outputs of several rows and FUSE also gathers strips: 28 outputs of
+#: 64x64x4 take 22,754 cycles, with the other constant 26,103.
+_DRAIN_BESIDE_GATHER = 60
 #: Buffers for gathered strips of a part of the columns, so that FUSE need not wait for MATRIX between draining sums and
 #: gathering strips.
 GATHERED_X_BUFFERS = 3
@@ -83,14 +88,19 @@ class _Cut:
         self.groups, self.lanes = (1, layer.group_outputs) if self.grouped else (layer.groups, n)
         out_c //= self.groups
         self.stride, stride_w = layer.strides
-        if s.pixels_per_pass > 1 and can_pack_pixels(layer, s.pixels_per_pass):
+        packs = s.pixels_per_pass > 1 and can_pack_pixels(layer, s.pixels_per_pass, on_chip=context.y_on_chip)
+        if packs:
             out_c *= s.pixels_per_pass
             kernel_w += (s.pixels_per_pass - 1) * stride_w
-            self.y = replace(self.y, w=self.y.w // s.pixels_per_pass, c=self.y.c * s.pixels_per_pass)
+            width = ceil_div(self.y.w, s.pixels_per_pass)
+            self.y = replace(self.y, w=width, c=self.y.c * s.pixels_per_pass)
             stride_w *= s.pixels_per_pass
         reach = (kernel_w - 1) * layer.dilations[1] + 1
         #: Bytes of an image row of input and output.
         self.x_row, self.y_row = self.x.w * self.x.c, self.y.w * self.y.c
+        #: Distance in bytes between stored rows, which may be shorter than those that are computed.
+        stored = images(layer)[1]
+        self.stored_row = stored.w * stored.c * DTYPE_BYTES[layer.drain.dtype]
         self.strips, self.x, self.y = strip_images(self.x, self.y, s.strip_width, stride_w, reach)
         #: Number of images that are processed one after the other; each strip of an image of the batch counts as one.
         self.images = layer.batch * self.strips
@@ -102,7 +112,6 @@ class _Cut:
         elif s.fold_kernel_width and can_fold(layer, context.x_on_chip, Im2colLayout.ROWS):
             self.layout = Im2colLayout.ROWS
         whole = self.y.w if self.strips == 1 else 0
-        packs = s.pixels_per_pass > 1 and can_pack_pixels(layer, s.pixels_per_pass)
         packed = pack_pixels(layer, s.pixels_per_pass) if packs else layer
         #: Convolution whose kernels the strips of pixels contain, and output columns per strip.
         self.wide, self.strip_pixels = strips_of(packed, self.layout, whole, n)
@@ -119,7 +128,7 @@ class _Cut:
         #: Output columns whose strips FUSE gathers, and of the others, those that are loaded and those for which MATRIX
         #: reads image rows.
         self.gathered, self.loaded, self.direct = columns_by_source(
-            layer, self.layout, s.width, self.y.w, context.x_on_chip, n
+            packed, self.layout, s.width, self.y.w, context.x_on_chip, n
         )
         #: True if the strips of a part of the columns are gathered at a time.
         self.divided = self.strips > 1 or self.gathered < self.y.w
@@ -163,12 +172,12 @@ class _Cut:
             return 0.0
         n, x, least = self.n, self.x, self.context.line_beats
         if self.layout == Im2colLayout.STRIPS:
-            count = self.y.w // self.strip_pixels * ((rows - 1) * self.stride + self.kernel_h)
-            return count * max((self.wide.weights.shape[2] * x.c + n - 1) / n, least)
+            count = ceil_div(self.y.w, self.strip_pixels) * ((rows - 1) * self.stride + self.kernel_h)
+            return count * max((self.wide.weights.shape[2] * x.c + n - 1) / n + _STRIP_LINE_BEATS, least)
         reach = (self.kernel_h - 1) * self.layer.dilations[0] + 1
         count = input_rows(rows, self.stride, reach, x.h)
         if self.loaded:
-            strips = self.loaded // self.strip_pixels * ((rows - 1) * self.stride + self.kernel_h)
+            strips = ceil_div(self.loaded, self.strip_pixels) * ((rows - 1) * self.stride + self.kernel_h)
             beats = strips * max((self.wide.weights.shape[2] * x.c + n - 1) / n + SHORT_LINE_BEATS, least)
             width = source_columns(self.wide, x, self.gathered // self.strip_pixels)
             return beats + lines(count, width * x.c, self.x_row, n, least)
@@ -188,9 +197,12 @@ class _Cut:
         if self.layout != Im2colLayout.GATHERED:
             return 0.0
         again = max(self.kernel_h - self.stride, 0) / self.rows_per_load
-        y, strips = replace(self.y, w=self.y.w // self.strip_pixels), self.gathered // self.strip_pixels
-        inside = strips if strips < y.w or self.strips > 1 else None
-        return gather_cycles(self.wide, self.x, y, rows * (self.stride + again), self.n, inside)
+        y = replace(self.y, w=ceil_div(self.y.w, self.strip_pixels))
+        height = rows * (self.stride + again)
+        if self.context.x_on_chip:
+            return gather_cycles(self.wide, self.x, y, height, self.n)
+        inside = ceil_div(self.gathered, self.strip_pixels)
+        return gather_cycles(self.wide, self.x, y, height, self.n, inside, divided=self.divided)
 
     def shared_of(self, block: int, blocks: int) -> SharedRows | None:
         """Return the blocks of outputs of several rows in place of the last of some blocks, if any."""
@@ -238,7 +250,9 @@ class _Cut:
         width = min(columns * self.lanes, self.out_c - block * self.lanes)
         if self.strips > 1 and width == self.y.c:
             return lines(pixels // self.y.w, self.y.w * width * self.size, self.y_row * self.size, self.n)
-        return lines(pixels, width * self.size, self.y.c * self.size, self.n)
+        if width == self.y.c:
+            return lines(pixels, width * self.size, self.y.c * self.size, self.n)
+        return line_beats(pixels, width * self.size, (self.y.c * self.size, self.stored_row), self.n)
 
 
 def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
@@ -407,9 +421,14 @@ class _Tile:
             place = (*self.key[:2], self.row + part.start, part.block)
             loads += with_drain(layer.drain, s, cut.context, place, cut.blocks, beats)
             fuse, commands = cut.drains(drained, part.block, part.blocks)
-            fuse += (commands - 1) * DRAIN_COMMAND_CYCLES
-            gathers = cut.gathers(drained) if part.block == 0 else 0.0
-            if not cut.divided or s.x_buffers < GATHERED_X_BUFFERS:
+            beside = cut.layout == Im2colLayout.GATHERED and len(cut.shared.blocks) > 1
+            each = _DRAIN_BESIDE_GATHER if beside else DRAIN_COMMAND_CYCLES
+            fuse += (commands - 1) * each
+            # The inputs of the first load are gathered before the first tile, the others during tiles of other loads.
+            follows = self.key[1] + 1 < cut.images or self.key[2] + cut.rows_per_load < cut.y.h
+            follows |= cut.gathered < cut.y.w  # FUSE then waits for loaded strips, too
+            gathers = cut.gathers(drained) if part.block == 0 and follows else 0.0
+            if s.x_buffers < (GATHERED_X_BUFFERS if cut.divided else 2):
                 fuse, gathers = fuse + gathers, 0.0
             store = 0.0 if cut.context.y_on_chip else beats
         return PipelineTile(

@@ -249,7 +249,8 @@ class ConvImage:
         for strip in strips:
             self.select(0, strip)
             size = max(size, *(self._size(*load_rows) for load_rows in row_groups))
-            rows = max(rows, *(self._rows(*load_rows)[1] * self.x.w * self.x.c for load_rows in row_groups))
+            line = self._source_pitch[1]
+            rows = max(rows, *(self._rows(*load_rows)[1] * line for load_rows in row_groups))
         count = len(row_groups) * ceil_div(cut.k_blocks, cut.k_size) * layer.batch * len(strips)
         count *= ceil_div(layer.groups, columns) if self.grouped else 1
         size += self.n
@@ -306,7 +307,7 @@ class ConvImage:
     @property
     def _strip_count(self) -> int:
         """Number of strips of a row of outputs."""
-        return self.y.w // self.strip_pixels
+        return ceil_div(self.y.w, self.strip_pixels)
 
     @property
     def _has_strips(self) -> bool:
@@ -322,32 +323,40 @@ class ConvImage:
     def _strip_sources(self) -> _StripSources:
         """Strips by source.
 
-        If FUSE gathers only a part of the columns, only strips inside the image are gathered, as far as the image is in
-        DRAM, because FUSE copies the pixels at the edges one by one. The others are loaded. If each output row needs
-        several new rows of a strip, MATRIX reads the image rows instead.
+        If FUSE gathers only a part of the columns, the other strips are loaded, or MATRIX reads the image rows instead.
+        Of an image on chip, whose rows have no padding, FUSE gathers the strips at the edges.
         """
         count, schedule = self._strip_count, self.context.schedule
         if self.layout != Im2colLayout.GATHERED:
             return _StripSources([(0, count)], [], [])
         if schedule.width >= self.y.w:
             return _StripSources([], [(0, count)], [])
-        last = (self.x.w - self.strip_width - self.strip.before) // self.strip_stride
-        high = min(max(last + 1, 0), count)
-        low = min(ceil_div(max(-self.strip.before, 0), self.strip_stride), high)
-        many = min(schedule.width // self.strip_pixels, high - low)
-        left, right = low > 0, high < count
-        # Beside an edge, strips are gathered if MATRIX can then read both together, or loaded together with the edge.
-        leftmost = (left or not right) if self._reads_rows else (right or not left)
-        first = low if leftmost else high - many
-        edges, inside = [(0, low), (high, count)], [(first, first + many)]
-        rest = [(low, first), (first + many, high)]
+        many, low, high = min(schedule.width // self.strip_pixels, count), 0, count
         if self.x.on_chip:
-            shares = [], edges + inside, rest
-        elif self._reads_rows:
-            shares = edges, inside, rest
-        else:
-            shares = edges + rest, inside, []
+            last = (self.x.w - self.strip_width - self.strip.before) // self.strip_stride
+            high = min(max(last + 1, 0), count)
+            low = min(ceil_div(max(-self.strip.before, 0), self.strip_stride), high)
+            many = min(many, high - low)
+        # Loaded strips at the left edge of the image and at the right one need separate commands.
+        leftmost = self._reads_rows or self.strip.before >= 0
+        first = low if leftmost else high - many
+        gathered, rest = (
+            [(0, low), (high, count), (first, first + many)],
+            [(low, first), (first + many, high)],
+        )
+        shares = ([], gathered, rest) if self._reads_rows else (rest, gathered, [])
         return _StripSources(*(_joined([(a, b - a) for a, b in runs if b > a]) for runs in shares))
+
+    @property
+    def _source_padding(self) -> tuple[int, int]:
+        """Columns of padding at the left and at the right of the image rows of which strips are gathered.
+
+        Images on chip have none.
+        """
+        if self.x.on_chip:
+            return 0, 0
+        end = (self._strip_count - 1) * self.strip_stride + self.strip.before + self.strip_width
+        return max(-self.strip.before, 0), max(end - self.x.w, 0)
 
     def _size(self, start: int, rows: int) -> int:
         if self._has_strips:
@@ -458,15 +467,20 @@ class ConvImage:
         walks = []
         for (first, count), pixel in product(_joined([*sources.loaded, *sources.gathered]), range(pixels)):
             offset = first * pitch + pixel * layer.strides[1] * self.in_c
-            where = {"a_base": address.plus(offset), "x_count": count}
-            walks.append(ConvWalk(strips | where, first * pixels + pixel))
+            column = first * pixels + pixel
+            if column < self.y.w:  # the last strip may have fewer output columns
+                where = {
+                    "a_base": address.plus(offset),
+                    "x_count": min(count, ceil_div(self.y.w - column, pixels)),
+                }
+                walks.append(ConvWalk(strips | where, column))
         for first, count in sources.direct:
             base, top, height = self._source(key, load_rows, step)
             deep, column = self.kernel_w * self.in_c, self.strip.before + first * self.strip_stride
             pixel, row = self._source_pitch
             walk: dict[str, int | BufferRef] = {
-                "a_base": base.plus(column * pixel),
-                "x_count": count * pixels,
+                "a_base": base.plus((column + self._source_padding[0]) * pixel),
+                "x_count": min(count * pixels, self.y.w - first * pixels),
                 "ky_count": self._height(groups.rows),
                 "ic_count": ceil_div(deep, self.n),
                 "k_tail": (deep - 1) % self.n + 1,
@@ -625,36 +639,48 @@ class ConvImage:
     @property
     def _source_pitch(self) -> tuple[int, int]:
         """Distances in bytes between pixels, and between rows, of the image of which strips are gathered."""
-        return (self.x.pixel, self.x.row) if self.x.on_chip else (self.x.c, self.x.w * self.x.c)
+        if self.x.on_chip:
+            return self.x.pixel, self.x.row
+        return self.x.c, (self.x.w + sum(self._source_padding)) * self.x.c
 
     def _tiles_per_load(self, rows: int) -> int:
         return ceil_div(rows, min(self.context.schedule.rows, rows))
 
     def _load_source(self, key: Hashable, address: BufferRef) -> list[Command]:
-        """Return the load of the image rows of which strips are gathered."""
+        """Return the load of the image rows of which strips are gathered, and the fills of their padding."""
         *_, start, rows, _ = key  # type: ignore[misc]
         first, count = self._rows(start, rows)
         left, right = self._source_columns
-        lines = image_lines(
-            self.x.columns(left, right - left), count, self.x.c, "dst", self.x.c, self.x.w * self.x.c
-        )
-        source, inner = self.x.address(first, left), address.plus(left * self.x.c)
-        return [self.context.command(Unit.LOAD, dram=source, dst=inner, **lines)]
+        before, after = self._source_padding
+        pixel, row = self._source_pitch
+        low, high = max(left, 0), min(right, self.x.w)
+        lines = image_lines(self.x.columns(low, high - low), count, pixel, "dst", pixel, row)
+        source, inner = self.x.address(first, low), address.plus((before + low) * pixel)
+        borders = ((0, before * (left < 0)), (before + self.x.w, after * (right > self.x.w)))
+        return [
+            *(
+                self._fill(address.plus(column * pixel), columns * pixel, count, row)
+                for column, columns in borders
+                if columns
+            ),
+            self.context.command(Unit.LOAD, dram=source, dst=inner, **lines),
+        ]
 
     @property
     def _source_columns(self) -> tuple[int, int]:
-        """First column of the image rows that FUSE or MATRIX reads, and the column after the last one."""
+        """First column of the image rows that FUSE or MATRIX reads, and the column after the last one, with padding."""
         sources = self._strip_sources
         runs = _joined([*sources.gathered, *sources.direct])
         left = runs[0][0] * self.strip_stride + self.strip.before
         right = (sum(runs[-1]) - 1) * self.strip_stride + self.strip.before + self.strip_width
-        return max(left, 0), min(right, self.x.w)
+        return left, right
 
     def _gather_rows(self, address: BufferRef, load_rows: Rows, part: Rows) -> list[Command]:
         """Return the FUSE commands that gather some rows of strips of a load.
 
-        A strip inside the image is copied in pieces of N bytes. At the edges of the image, each pixel is copied
-        separately, so that FUSE can replace those outside. Addresses and rows of the image are relative to its start.
+        A strip inside the image rows is copied in pieces of N bytes. At the edges of an image on chip, each pixel is
+        copied separately, so that FUSE can replace those outside. Addresses and rows of the image are relative to its
+        start.
         """
         layer, line, pitch = self.layer, self.row, self._pitch(load_rows[1])
         pixel, row = self._source_pitch
@@ -678,11 +704,12 @@ class ConvImage:
             "clip_hi": high,
         }
         out = []
+        padding = self._source_padding
         for column, columns in chain.from_iterable(
-            self._columns(*run) for run in self._strip_sources.gathered
+            self._columns(*run, padding) for run in self._strip_sources.gathered
         ):
             at = column * stride + before
-            inside = 0 <= at <= self.x.w - self.strip_width
+            inside = -padding[0] <= at <= self.x.w + padding[1] - self.strip_width
             size = line if inside else self.x.c
             fields = common | {
                 "d_base": address.plus(column * pitch + part[0] * line),
@@ -691,7 +718,8 @@ class ConvImage:
                 "lanes_tail": (size - 1) % self.n + 1,
             }
             if inside:
-                fields |= {"a_base": at * pixel, "x_count": columns, "a_v": stride * pixel, "d_x": pitch}
+                start = (at + padding[0]) * pixel
+                fields |= {"a_base": start, "x_count": columns, "a_v": stride * pixel, "d_x": pitch}
             else:
                 fields |= {
                     "a_base": 0,
@@ -704,10 +732,14 @@ class ConvImage:
             out.append(self.context.command(Unit.FUSE, **fields))
         return out
 
-    def _columns(self, first: int, count: int) -> list[_Run]:
-        """Return the strips of a run as runs of similar strips; strips that extend beyond the image are single runs."""
+    def _columns(self, first: int, count: int, padding: tuple[int, int] = (0, 0)) -> list[_Run]:
+        """Return the strips of a run as runs of similar strips; strips that extend beyond the image are single runs.
+
+        `padding` is the number of columns that extend the image to the left and to the right.
+        """
         stride, before, strips = self.strip_stride, self.strip.before, range(first, first + count)
-        inside = [c for c in strips if 0 <= c * stride + before <= self.x.w - self.strip_width]
+        low, high = -padding[0], self.x.w + padding[1] - self.strip_width
+        inside = [c for c in strips if low <= c * stride + before <= high]
         sides = [(c, 1) for c in strips if c not in inside]
         return [*sides, (inside[0], len(inside))] if inside else sides
 

@@ -51,6 +51,8 @@ _SUFFICIENT_RATIO = 1.1
 _WEIGHT_DELAY_CYCLES = 2
 #: Cycles per tile in which MATRIX waits for one of two buffers of sums if FUSE gathers strips between draining them.
 _SUM_WAIT_CYCLES = 25
+#: Cycles of FUSE for each of several commands that drain outputs beyond whole blocks, if it also gathers strips.
+_SEGMENT_CYCLES = 60
 #: Cycles of a tile that do not overlap with other work.
 _TILE_OVERHEAD_CYCLES = 8
 #: Number of the best tilings that are also tried with split sums.
@@ -65,6 +67,9 @@ _MIN_SPLIT_INPUT_BLOCKS = 3
 _GATHERED_EIGHTHS = (4, 5, 6)
 #: Ratio of the cycles in which FUSE gathers and drains all pixels to those of the array from which FUSE is relieved.
 _MIN_FUSE_SHARE = 0.75
+#: Maximum ratio of the cycles of the array or of FUSE with which pixels are packed to those of fewer pixels per pass:
+#: packing also relieves FUSE from gathering strips.
+_MAX_PACKED_CYCLES = 1.05
 #: Number of strip widths that fit, beginning with the largest, from which the best is chosen.
 _FITTING_WIDTHS = 4
 #: Minimum number of result tiles for draining the last one in parts, and maximum number of weight tiles in flight.
@@ -125,7 +130,10 @@ class ConvTiler:
         #: Blocks of the outputs beyond whole blocks.
         self.shared = shared_rows(layer, layout, self.wide.weights.shape[2], n)
         self.reach = (self.kernel_h - 1) * layer.dilations[0] + 1
-        padding = layer.pads[1] + layer.pads[3] if layout == Im2colLayout.ROWS and self.strips == 1 else 0
+        padding = 0
+        if layout in (Im2colLayout.ROWS, Im2colLayout.GATHERED) and self.strips == 1:
+            columns = ceil_div(self.y.w, self.strip_pixels) * self.strip_pixels
+            padding = max((columns - 1) * layer.strides[1] + self.kernel_w - self.x.w, layer.pads[1])
         self.pitch = self.x.w + padding
         self.k_blocks = ceil_div(self.in_c, n)
         #: Work that the formats of the weights need; depths are even if MATRIX joins tiles.
@@ -142,7 +150,7 @@ class ConvTiler:
         """
         stride, n = self.layer.strides[0], self.n
         line = self.wide.weights.shape[2] * self.x.c
-        count = self.y.w // self.strip_pixels * ((rows_per_load - 1) * stride + self.kernel_h)
+        count = ceil_div(self.y.w, self.strip_pixels) * ((rows_per_load - 1) * stride + self.kernel_h)
         gathered = count * line + n if self.layout == Im2colLayout.GATHERED else 0
         if self.context.x_on_chip:
             return gathered, 0
@@ -157,7 +165,9 @@ class ConvTiler:
             if channels < self.x.c:  # only the channels of some groups are loaded
                 return size, lines(rows * self.x.w, channels, self.x.c, n)
             if self.loaded:
-                line = channels * source_columns(self.wide, self.x, self.gathered // self.strip_pixels)
+                line = channels * source_columns(
+                    self.wide, self.x, ceil_div(self.gathered, self.strip_pixels)
+                )
                 return size, lines(rows, line, self.x_row, n) + strips
             if self.strips > 1:
                 return size, lines(rows, line, self.x_row, n)
@@ -276,9 +286,14 @@ class ConvTiler:
         if self.layout == Im2colLayout.GATHERED:
             height = (tile.rows_per_load - 1) * layer.strides[0] + self.kernel_h
             steps_per_load = ceil_div(tile.rows_per_load, tile.rows)
-            y, strips = replace(self.y, w=self.y.w // self.strip_pixels), self.gathered // self.strip_pixels
-            inside = strips if strips < y.w or self.strips > 1 else None
-            each = gather_cycles(self.wide, self.x, y, height / steps_per_load, n, inside)
+            y = replace(self.y, w=ceil_div(self.y.w, self.strip_pixels))
+            high = height / steps_per_load
+            if context.x_on_chip:
+                each = gather_cycles(self.wide, self.x, y, high, n)
+            else:
+                divided = self.strips > 1 or self.gathered < self.y.w
+                inside = ceil_div(self.gathered, self.strip_pixels)
+                each = gather_cycles(self.wide, self.x, y, high, n, inside, divided=divided)
             gathers = row_loads * steps_per_load * each
         x_buffers = min(2, row_loads * parts)
         if self.layout == Im2colLayout.GATHERED and (self.strips > 1 or self.gathered < self.y.w):
@@ -320,19 +335,29 @@ class ConvTiler:
         part_in, part_array = (w_beats + x_beats) * context.beat, array / steps
         start = part_in + (parts - 1) * max(part_in - part_array, 0)
         issue = TILE_CYCLES * (2 if gathers else 1)
+        first_gather = 0.0 if self.gathered < self.y.w else gathers / row_loads
         cycles = max(
-            array, bus * context.beat * BUS_OVERHEAD, drain + gathers, steps * issue, w_stream, x_stream
+            array,
+            bus * context.beat * BUS_OVERHEAD,
+            drain + gathers - first_gather,
+            steps * issue,
+            w_stream,
+            x_stream,
         )
         cycles += gathers / row_loads
+        if gathers and len(shared.blocks) > 1:
+            cycles += tiles * groups * shared.segments * _SEGMENT_CYCLES
         if gathers and sum_buffers(context, sums) == 2:
             cycles += tiles * _SUM_WAIT_CYCLES
         cycles += self._end(tile) + start + tiles * groups * _TILE_OVERHEAD_CYCLES + (steps - tiles * groups)
         cycles += context.neighbour_cycles * (tile.rows / self.y.h if tile.order == "rows" else 1)
         if self.weights.density < 1:
             cycles += layer.split_cycles(n, tiles)
+        # FUSE gathers the pixels of the next strips of columns before MATRIX needs them.
+        all_ahead = self.layout == Im2colLayout.GATHERED and self.strips > 1 and self.gathered >= self.y.w
         cycles += (
             0
-            if context.x_on_chip
+            if context.x_on_chip or all_ahead
             else row_loads * (20 if self.layout == Im2colLayout.PIXELS else TILE_CYCLES)
         )
         return cycles * self.groups, LayerSchedule(
@@ -466,12 +491,12 @@ def _divided_gathers(context: TilingContext, layer: ConvLayer) -> Iterator[tuple
         return
     by_rows = reads_rows(layer, context.x_on_chip, n)
     if pixels > 1:
-        if layer.strides[0] > 1 and not by_rows:
+        if layer.strides[0] > 1:
             strips = y.w // pixels
             yield from ((ALL_COLUMNS, strips * share // 8 * pixels) for share in _GATHERED_EIGHTHS)
         return
     widths = sorted({ceil_div(y.w, ceil_div(y.w, size * n // 4)) for size in (1, 2, 3, 4)})
-    if by_rows and drain + each <= array:
+    if drain + each <= array and (by_rows or layer.strides[0] > 1):
         yield from ((width, width) for width in widths)
         return
     more = passes_per_pixel(layer, Im2colLayout.ROWS, kernel_w, n) - array if by_rows else 0
@@ -490,13 +515,16 @@ def _divided_gathers(context: TilingContext, layer: ConvLayer) -> Iterator[tuple
 def pixel_packings(context: TilingContext, layer: ConvLayer) -> Iterator[int]:
     """Yield the numbers of adjacent output pixels that may be computed as one.
 
-    Each takes fewer blocks of outputs per pixel than the numbers before it, and at most as many cycles of the array or
-    of FUSE, whichever takes more.
+    Each takes fewer blocks of outputs per pixel than the numbers before it, and hardly more cycles of the array or of
+    FUSE, whichever takes more.
     """
     n, out_c, least, fewest = context.config.n, layer.weights.shape[0], 0.0, 0.0
+    columns = layer.shapes[layer.y].w
     for pixels in range(1, n + 1):
-        blocks = ceil_div(pixels * out_c, n) / pixels
-        if pixels > 1 and (blocks >= fewest or not can_pack_pixels(layer, pixels)):
+        # Packed pixels beyond the end of a row are computed in vain.
+        share = ceil_div(columns, pixels) / columns
+        blocks = ceil_div(pixels * out_c, n) * share
+        if pixels > 1 and (blocks >= fewest or not can_pack_pixels(layer, pixels, on_chip=context.y_on_chip)):
             continue
         wide = pack_pixels(layer, pixels) if pixels > 1 else layer
         passes = min(
@@ -504,10 +532,10 @@ def pixel_packings(context: TilingContext, layer: ConvLayer) -> Iterator[int]:
             for layout in Im2colLayout
             if layout == Im2colLayout.PIXELS or can_fold(wide, context.x_on_chip, layout)
         )
-        cycles = max(passes / pixels, blocks)
-        if pixels == 1 or cycles <= least:
+        cycles = max(passes * share, blocks)
+        if pixels == 1 or cycles <= _MAX_PACKED_CYCLES * least:
             yield pixels
-            least, fewest = cycles, blocks
+            least, fewest = min(cycles, least) if pixels > 1 else cycles, blocks
 
 
 def _layouts(context: TilingContext, layer: ConvLayer) -> list[Im2colLayout]:
