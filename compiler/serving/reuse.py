@@ -76,10 +76,13 @@ class ReusingServer:
             return replace(
                 result, variant="usual", why="not compared, since the inputs did not repeat before"
             )
-        if any(macro.program in self._short for macro in result.macros):
+        if reused := sum(macro.program in self._short for macro in result.macros):
             if self._gap:
                 self._gap = self._position = 0
             self._judged = None
+            if reused < sum(result.runs):
+                why = f"the inputs of {reused} of {sum(result.runs)} stages equal those of an earlier request"
+                return replace(result, variant="partly reused", why=why)
             return replace(result, variant="reused", why="the inputs equal those of an earlier request")
         self._computed.append(result.cycles)
         if result.index == self._judged:

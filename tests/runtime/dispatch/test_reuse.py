@@ -180,6 +180,26 @@ def test_comparisons_of_inputs_that_never_repeat_cost_little(rng: np.random.Gene
         np.testing.assert_equal(dict(results[number].outputs), evaluate(graph, requests[number]))
 
 
+def test_each_stage_reuses_its_own_results(rng: np.random.Generator) -> None:
+    """A node on the host separates two stages; only the second one reads the input that changes."""
+    draft = Draft(rng)
+    x, other = draft.input((1, 64)), draft.input((1, 64))
+    y = draft.node("dense", [x, draft.constant((64, 64))], (1, 64), scale=20.0)
+    z = draft.node("clip", [y], (1, 64), like=y, low=-100.0, high=100.0)
+    out = draft.node("add", [z, other], (1, 64), scale=20.0)
+    graph = draft.graph.finish([out.name])
+    network, usual = (compile(graph, "n4", reuse=reuse, host=(f"make {z.name}",)) for reuse in (True, False))
+    first, second = drawn(graph, rng), drawn(graph, rng)
+    requests = [first, first, {**first, other.name: second[other.name]}]
+    with open_server(usual, network, rtl=False) as device:
+        server = Server(device, usual)
+        results = served(ReusingServer(server, server.add(network)[0]), requests)
+    assert [result.variant for result in results] == ["computed", "reused", "partly reused"]
+    assert results[-1].why == "the inputs of 1 of 2 stages equal those of an earlier request"
+    for inputs, result in zip(requests, results, strict=True):
+        np.testing.assert_equal(dict(result.outputs), evaluate(graph, inputs))
+
+
 def test_copies_are_restored_after_an_interruption(rng: np.random.Generator) -> None:
     """A program may be interrupted after it has replaced the copy of the inputs, but not that of the outputs."""
     graph = dense_layers(rng, 1)
