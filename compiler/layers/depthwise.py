@@ -418,22 +418,17 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                 x_buffers = max(min(loads, 1 + ahead, 2 + int(context.free - used) // x_bytes), 2)
                 tiles = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows) * strips
                 tile = min(width, y.w), columns
-                divided = 0
                 if by_block:
                     first, last = not context.x_on_chip, context.split_last_tile
-                    loads_of_rows = list(pieces(y.h, rows_per_load))
-                    sizes_of_parts = rows, most, *tile
-                    each = [
-                        _parts_cycles(config, layer, stream, load, sizes_of_parts) for load in loads_of_rows
-                    ]
-                    streamed = sum(part_cycles for part_cycles, _ in each)
-                    tiles *= sum(count for _, count in each) / ceil_div(y.h, rows)
-                    # The parts into which the first part and the last one are divided stream some rows twice.
-                    for at, ends in ((0, (first, False)), (-1, (False, last))):
-                        more, _ = _parts_cycles(
-                            config, layer, stream, loads_of_rows[at], sizes_of_parts, ends
+                    parts = [
+                        part
+                        for start, high in pieces(y.h, rows_per_load)
+                        for part in parts_by_block(
+                            (start, high), (0, columns), rows, most, multiplier, first=False, last=False
                         )
-                        divided += more - each[at][0]
+                    ]
+                    streamed = sum(_part_cycles(layer, x.h, stream, part, tile[0], n) for part in parts)
+                    tiles *= len(parts) / ceil_div(y.h, rows)
                 else:
                     first = last = False
                     keep = columns * multiplier == 1 and stream.continues and rows < rows_per_load
@@ -449,7 +444,7 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                         for start, high in pieces(y.h, rows_per_load)
                         for offset in range(0, high, rows)
                     )
-                array = batch * blocks / columns * strips * streamed + divided
+                array = batch * blocks / columns * strips * streamed
                 fuse = batch * y.h * y.w * blocks * _fuse_cycles(layer)
                 bus = 0.0
                 if not context.x_on_chip:
@@ -477,10 +472,8 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                 reach = (context.dram.chip_latency + _LOAD_CYCLES) / context.beat
                 ahead = ceil(reach / max(cycles / groups, _LOAD_CYCLES) - 0.5)
                 w_buffers = max(min(groups, 1 + ahead, 2 + int(context.free - used) // w_bytes), 2)
-                # Results of the last tile. In a network, the next layer loads those of other tiles meanwhile, so that a
-                # small last part saves nothing if they are in DRAM.
-                small = last and (context.first or context.y_on_chip)
-                cycles += sums * (1 if context.y_on_chip else 2) * (_SMALL_PART if small else 1)
+                # results of the last tile
+                cycles += sums * (1 if context.y_on_chip else 2) * (_SMALL_PART if last else 1)
                 if not context.x_on_chip:  # the array waits for the rows of the first tile
                     begin = ceil(min(rows, most) * _SMALL_PART) if first else rows
                     begin = input_rows(begin, layer.strides[0], kernel_h, x.h)
@@ -1081,29 +1074,3 @@ def _part_cycles(
     tile = part.start, part.rows, width, 1
     keep = stream.continues and (part.continued or part.more)
     return _tile_cycles(layer, height, stream, tile, (keep, not part.continued, not part.more), n, 1)
-
-
-def _parts_cycles(
-    config: MlaConfig,
-    layer: DepthwiseLayer,
-    stream: Stream,
-    load: tuple[int, int],
-    sizes: tuple[int, int, int, int],
-    ends: tuple[bool, bool] = (False, False),
-) -> tuple[int, int]:
-    """Return the cycles of MATRIX for all parts of a load, and the number of parts.
-
-    Parameters
-    ----------
-    load : (int, int)
-        First output row, and number of output rows.
-    sizes : (int, int, int, int)
-        Rows of a tile, maximum rows of a part, columns of a part and channel blocks of a tile.
-    ends : (bool, bool)
-        True if the first part, or the last one, is divided.
-    """
-    rows, most, width, blocks = sizes
-    height = images(layer)[0].h
-    parts = parts_by_block(load, (0, blocks), rows, most, layer.multiplier, first=ends[0], last=ends[1])
-    cycles = [_part_cycles(layer, height, stream, part, width, config.n) for part in parts]
-    return sum(cycles), len(cycles)
