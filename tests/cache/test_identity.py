@@ -54,7 +54,7 @@ STABLE = {
     "Dtype": "I8 U8 I16 I32",
     "DynamicLayer": "name nodes ops x y shapes macs batch makes",
     "ElementwiseLayer": "name nodes ops x y shapes macs batch other spread stream src stage fields table drain "
-    "factor groups rows together",
+    "factor groups rows together row_multiplier",
     "Execution": "key when cycles utilization where load_bytes store_bytes conflicts reuse energy_uj bound network "
     "macro",
     "Floor": "macs bytes skipped",
@@ -96,13 +96,13 @@ STABLE = {
     "Op": "PASS ADD SUB MUL SQUARE MUL_SUB",
     "Options": (
         "rounding schedule strict calibration seed offset batch batches skip keep_float int16 single dram limits "
-        "fuse enable disable host keep_on_accelerator host_costs unroll accuracy_budget"
+        "fuse enable disable host keep_on_accelerator host_costs unroll accuracy_budget reuse"
     ),
     "OutputLimits": "output nodes int16",
     "OutputReport": "name max_abs sqnr_db top1 quantized values left_out",
     "PReluLayer": (
         "name nodes ops x y shapes macs batch other spread stream src stage fields table drain factor "
-        "groups rows together slopes slope_dtype x_zp slope_zp y_zp positive negative rounding clip"
+        "groups rows together row_multiplier slopes slope_dtype x_zp slope_zp y_zp positive negative rounding clip"
     ),
     "Phase": "conv offset block",
     "Point": "shape ops",
@@ -122,6 +122,7 @@ STABLE = {
     "Residual": "tensor stage fields",
     "ResizeLayer": "name nodes ops x y shapes macs batch rows columns packed rounding zero_point",
     "Rounding": "DOUBLE SINGLE EVEN AWAY",
+    "RowMultiplier": "mult exponent shift",
     "Sample": "index number point schedules layers energy_uj conflicts",
     "Schedule": "fusions layers programs",
     "Smaller": "batch floor infos",
