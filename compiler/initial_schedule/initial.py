@@ -673,7 +673,7 @@ def _priced(
 
 #: Number of tilings of one kind that are priced before those of other kinds, and maximum ratio of their estimates to
 #: that of the first tiling.
-_OF_ONE_KIND, _MAX_KIND_RATIO = 32, 1.2
+_OF_ONE_KIND, _MAX_KIND_RATIO = 48, 1.2
 
 
 def _mixed_kinds(ranked: list[tuple[float, LayerSchedule]]) -> list[int]:
