@@ -70,12 +70,10 @@ def test_search_starts_from_the_best_for_its_conditions(graph: Graph, model: Mod
         assert [each.kind for each in found] == ["served", "first", "known"]
         assert found[2].schedule == other.schedule and found[2].result == result  # not measured again
         assert (found[2].proposer, found[1].proposer) == (RETRIEVAL, STATIC)
-        # Which of the portfolio's members comes first depends on their predicted gains.
-        trials = [finding for _ in range(2) for finding in searcher.trial()]
-        (recalled,) = (each for each in trials if each.proposer == RETRIEVAL)
-        (new,) = (each for each in trials if each.proposer != RETRIEVAL)
+        (recalled,), (new,) = searcher.trial(), searcher.trial()
         assert recalled.schedule == near.schedule  # from the most similar other conditions
-        assert new.schedule not in (near.schedule, other.schedule)
+        assert recalled.proposer == RETRIEVAL
+        assert new.schedule not in (near.schedule, other.schedule) and new.proposer != RETRIEVAL
         for latency, same in ((104, 100), (210, 200), (400, 400)):  # nearly equal conditions count as equal
             assert searcher._match_known(DramTiming(latency)).latency == same
         assert [each.kind for each in searcher.begin(DramTiming(), other.schedule)] == ["served", "first"]
