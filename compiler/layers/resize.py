@@ -7,12 +7,13 @@ With few channels, windows of adjacent bytes of the input are multiplied by cons
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import NamedTuple, cast
+from typing import Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from compiler.commands.commands import (
     BufferRef,
     CircularBuffer,
     Command,
+    TensorLayout,
     TileStep,
 )
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, image_lines, pieces
@@ -636,7 +638,52 @@ def _divided(layer: ResizeLayer, total: int) -> dict[str, int]:
     }
 
 
-class ResizeSteps:
+AnyTile = TypeVar("AnyTile", _Tile, "_ProductTile")
+
+
+class _TileSteps(ABC, Generic[AnyTile]):
+    """Order of the commands of tiles, which share buffers of results, for all ways of resizing."""
+
+    tiles: list[AnyTile]
+    acc: BufferRotation
+    out: BufferRotation
+    y: Sequence[TensorLayout]
+    #: Number of rows of each load that have been loaded so far.
+    rows_loaded: dict[Hashable, int]
+
+    def _begin(self, key: Hashable, _: BufferRef) -> list[Command]:
+        self.rows_loaded[key] = 0
+        return []
+
+    def steps(self) -> list[TileStep]:
+        """Generate the steps of all tiles."""
+        out = []
+        target: BufferRef | None = None
+        for tile in self.tiles:
+            step, acc = TileStep(block=tile.box.channels[0]), self.acc.next()
+            self._add_matrix(tile, step, acc)
+            if tile.first and not self.y[0].on_chip:
+                target = self.out.next()
+            self._add_fuse(tile, step, acc, target)
+            if tile.last and target is not None:
+                step.stores.append(self._store(tile, target))
+            out.append(step)
+        return out
+
+    @abstractmethod
+    def _add_matrix(self, tile: AnyTile, step: TileStep, acc: BufferRef) -> None:
+        """Add the commands of MATRIX for a tile."""
+
+    @abstractmethod
+    def _add_fuse(self, tile: AnyTile, step: TileStep, acc: BufferRef, target: BufferRef | None) -> None:
+        """Add the commands of FUSE for a tile; `target` is the buffer of results that are stored in DRAM."""
+
+    @abstractmethod
+    def _store(self, tile: AnyTile, source: BufferRef) -> Command:
+        """Return the command that stores the results since the last store."""
+
+
+class ResizeSteps(_TileSteps[_Tile]):
     """Code generator of a bilinear resizing.
 
     Parameters
@@ -660,8 +707,7 @@ class ResizeSteps:
         self.acc = BufferRotation(BufferMemory.ACC, f"{name}.acc", sums, schedule.acc_buffers)
         size = max(tile.rows.count * tile.box.strip[1] for tile in self.tiles) * lanes + n
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
-        #: Number of rows of each load that have been loaded so far.
-        self.rows_loaded: dict[Hashable, int] = {}
+        self.rows_loaded = {}
         size = max(tile.box.rows[1] * tile.box.columns[1] for tile in self.tiles) * lanes + n
         self.x_tiles = TileBuffers(
             CircularBuffer(BufferMemory.SP, f"{name}.x", size, schedule.x_buffers), self._begin
@@ -689,29 +735,10 @@ class ResizeSteps:
         source = BufferRef(self.source)
         return [self.context.command(Unit.LOAD, dram=source, dst=address, len=self.source.size)]
 
-    def _begin(self, key: Hashable, _: BufferRef) -> list[Command]:
-        self.rows_loaded[key] = 0
-        return []
-
     def _lanes(self, tile: _Tile) -> int:
         """Return the number of channels that are loaded and stored together."""
         block, blocks = tile.box.channels
         return min(blocks * self.n, self.channels - block * self.n)
-
-    def steps(self) -> list[TileStep]:
-        """Generate the steps of all tiles."""
-        out = []
-        target: BufferRef | None = None
-        for tile in self.tiles:
-            step, acc = TileStep(block=tile.box.channels[0]), self.acc.next()
-            self._add_matrix(tile, step, acc)
-            if tile.first and not self.y[0].on_chip:
-                target = self.out.next()
-            self._add_fuse(tile, step, acc, target)
-            if tile.last and target is not None:
-                step.stores.append(self._store(tile, target))
-            out.append(step)
-        return out
 
     def _input(self, tile: _Tile, step: TileStep) -> tuple[BufferRef, int, int]:
         """Return the address of a tile's first pixel of the input, and the distances between pixels and between rows.
@@ -1273,7 +1300,7 @@ def _product_tile_model(layer: ResizeLayer, s: LayerSchedule, context: LayerCont
     return TilePipeline(tiles(), len(every), buffers, s.acc_buffers, s.y_buffers, result=EARLY_RESULT)
 
 
-class ProductSteps:
+class ProductSteps(_TileSteps[_ProductTile]):
     """Code generator of a bilinear resizing by products.
 
     Parameters
@@ -1298,8 +1325,7 @@ class ProductSteps:
         lanes = max(self._lanes(tile.box) for tile in self.tiles)
         size = max(tile.band[1] for tile in self.tiles) * self.y[0].w * lanes + n
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
-        #: Number of rows of each box that have been loaded so far.
-        self.rows_loaded: dict[Hashable, int] = {}
+        self.rows_loaded = {}
         size = max(tile.box.rows[1] for tile in self.tiles) * self._across * lanes + n
         self.x_tiles = TileBuffers(
             CircularBuffer(BufferMemory.SP, f"{name}.x", size, schedule.x_buffers), self._begin
@@ -1353,25 +1379,6 @@ class ProductSteps:
     def _load_matrix(self, key: Hashable, address: BufferRef) -> list[Command]:
         source = self.context.constant(f"{self.layer.name}.weights", self.matrices[key])
         return [self.context.command(Unit.LOAD, dram=BufferRef(source), dst=address, len=source.size)]
-
-    def _begin(self, key: Hashable, _: BufferRef) -> list[Command]:
-        self.rows_loaded[key] = 0
-        return []
-
-    def steps(self) -> list[TileStep]:
-        """Generate the steps of all tiles."""
-        out = []
-        target: BufferRef | None = None
-        for tile in self.tiles:
-            step, acc = TileStep(block=tile.box.channels[0]), self.acc.next()
-            self._add_matrix(tile, step, acc)
-            if tile.first and not self.y[0].on_chip:
-                target = self.out.next()
-            self._add_fuse(tile, step, acc, target)
-            if tile.last and target is not None:
-                step.stores.append(self._store(tile, target))
-            out.append(step)
-        return out
 
     def _input(self, tile: _ProductTile, step: TileStep) -> tuple[BufferRef, int, int]:
         """Return the address of a tile's first pixel of the input, and the distances between pixels and between rows.

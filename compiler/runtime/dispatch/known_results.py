@@ -393,7 +393,7 @@ def _with_reuse(network: CompiledNetwork, stage: Stage, code: StageExecutable, s
         replace(part, program=main, instead=(GuardedProgram(guard, short),)),
     )
     image = replace(code, parts=parts, image=memory.image, memory=memory.size, mutable=copies.size)
-    return replace(stage, code=image, spared=stage.spared)
+    return replace(stage, code=image)
 
 
 def comparison(
