@@ -184,10 +184,12 @@ def test_models_are_tuned_for_several_targets_ahead(mla, tmp_path):
     assert "2 results stored in sqlite:///" in result.out
     assert mla(*run, MODEL).status == 0
     again = json.loads(out.read_text())["networks"]
-    assert again[1]["cache_hits"] == 2
-    # the best schedule for n8 may be new to n4
-    assert again[0]["cache_hits"] + again[0]["neighbour_schedules"] >= 2
+    # The best schedule for one target may be new to the other.
+    assert all(row["cache_hits"] + row["neighbour_schedules"] >= 2 for row in again)
     assert all(now["best_cycles"] <= row["best_cycles"] for now, row in zip(again, rows, strict=True))
+    # By now each target's schedules were measured for both.
+    assert mla(*run, MODEL).status == 0
+    assert all(row["cache_hits"] == 2 for row in json.loads(out.read_text())["networks"])
 
 
 def test_executions_of_layers_are_kept_and_strategies_are_shown(mla, tmp_path):
