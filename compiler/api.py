@@ -27,8 +27,8 @@ from compiler.options import (
     unroll_factors,
 )
 from compiler.profile.measurement import HardwareProfile
+from compiler.runtime.batch_sizes import check_sizes
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.dispatch.batch_sizes import check_sizes
 from compiler.runtime.stages import Origin
 from compiler.schedule.schedule import Schedule
 from compiler.util import checks
@@ -39,7 +39,7 @@ from hw.errors import InputError, MlaError, shown
 if TYPE_CHECKING:
     from compiler.pipeline import CompilationTrace, ModelCompiler
     from compiler.quantize.ranges import Calibration
-    from compiler.runtime.package.writer import NetworkCache
+    from compiler.runtime.package_writer import NetworkCache
     from compiler.schedule.program_override import ProgramTemplate
     from compiler.tuning.fusion.network_model import NetworkCostModel
     from compiler.tuning_db.database import TuningDatabase
@@ -564,7 +564,7 @@ def _cache_entry(
     store: ContentStore, source: ModelSource, config: MlaConfig, options: CompileOptions
 ) -> "NetworkCache":
     """Return the cache entry of the network that results from the given model and options."""
-    from compiler.runtime.package.writer import NetworkCache
+    from compiler.runtime.package_writer import NetworkCache
 
     # The seed affects only random calibration samples.
     uses_seed = source.floating and options.calibration is None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from compiler.cli.parser import VERBS, build_parser
+from compiler.cli.main import VERBS, build_parser
 
 _COLUMNS = 120
 #: Minimum number of commands with the same option and help text for which the option is listed only once.

@@ -84,7 +84,7 @@ def _program(args: argparse.Namespace) -> bytes:
 
 def _in_network(args: argparse.Namespace) -> bytes:
     """Return the compiled network, with its programs replaced by the programs of the text, as bytes."""
-    from compiler.runtime.package.writer import read_package, to_bytes
+    from compiler.runtime.package_writer import read_package, to_bytes
     from compiler.runtime.program_text import with_programs
 
     if args.target:

@@ -482,7 +482,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.ir.identity import stored
     from compiler.options import target_lines
     from compiler.quantize.report import summary
-    from compiler.runtime.package.writer import to_bytes
+    from compiler.runtime.package_writer import to_bytes
     from compiler.runtime.program_text import listing
     from compiler.runtime.run_report import memory_use, sources
     from hw.errors import InputError

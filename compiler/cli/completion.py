@@ -16,7 +16,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the script."""
     import shtab
 
-    from compiler.cli.parser import build_parser
+    from compiler.cli.main import build_parser
 
     print(shtab.complete(build_parser(), shell=args.shell))
     return 0

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the assembly text; raise InputError for a damaged file."""
-    from compiler.runtime.package.writer import read_package
+    from compiler.runtime.package_writer import read_package
     from compiler.runtime.program_text import listing, program_text
     from hw.isa.program import Program
 

@@ -178,7 +178,7 @@ def network_of(args: argparse.Namespace) -> "CompiledNetwork":
     from compiler.frontends.model import check_suffix
     from compiler.frontends.torch_module import is_reference
     from compiler.lowering.partition import check_strict
-    from compiler.runtime.package.writer import read_package
+    from compiler.runtime.package_writer import read_package
     from hw.errors import InputError
 
     if args.model.suffix.lower() != PACKAGE_SUFFIX:

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 def _network(args: argparse.Namespace) -> int:
     """Validate a compiled network with the operands, windows and target that it contains."""
     from compiler.cli.run import check_machine
-    from compiler.runtime.package.writer import read_package
+    from compiler.runtime.package_writer import read_package
     from compiler.runtime.validation import validate_network
     from compiler.util.progress import progress
     from compiler.validate import ValidationError

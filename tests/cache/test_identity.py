@@ -11,7 +11,7 @@ import pytest
 
 import compiler.llm.generate.known_layers
 import compiler.pipeline
-import compiler.runtime.package.writer
+import compiler.runtime.package_writer
 import compiler.tuning.calibration.collect
 import compiler.tuning_db.database  # noqa: F401  like the others above: all types that are stored
 from compiler.cache.digest import name, shape_of

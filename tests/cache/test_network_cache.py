@@ -13,7 +13,7 @@ from compiler.cache.content_store import ContentStore
 from compiler.pipeline import CompilationTrace
 from compiler.runtime import validation
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.package.writer import to_bytes
+from compiler.runtime.package_writer import to_bytes
 from compiler.runtime.session import Session, dram_bytes
 from compiler.runtime.stages import Origin
 from compiler.runtime.validation import prove
@@ -73,7 +73,7 @@ def test_every_relevant_change_gives_another_entry(monkeypatch):
     assert origin(strict=True) == Origin.COMPILED
     schedule = compile(draft(0).graph, "n8").schedule
     assert origin(schedule=schedule) == Origin.COMPILED and origin(schedule=schedule) == Origin.CACHE
-    monkeypatch.setattr("compiler.runtime.package.writer.version", lambda: "another compiler")
+    monkeypatch.setattr("compiler.runtime.package_writer.version", lambda: "another compiler")
     assert origin() == Origin.COMPILED
 
 

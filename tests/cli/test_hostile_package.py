@@ -11,7 +11,7 @@ import pytest
 from compiler.api import compile
 from compiler.codegen.split_programs import ProgramPart
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.package.writer import to_bytes
+from compiler.runtime.package_writer import to_bytes
 from compiler.runtime.session import Session, dram_bytes
 from compiler.runtime.validation import validate_network
 from compiler.serving.server import Server, serving_bytes

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.runtime.package_writer import read_package, to_bytes
 from compiler.runtime.program_text import listing, programs_of, readable, with_programs
 from hw.isa.program import Program
 from tests.lowering.test_partition import compiled

@@ -16,7 +16,7 @@ import pytest
 
 from compiler import __version__
 from compiler.cli import doctor
-from compiler.cli.parser import VERBS, build_parser
+from compiler.cli.main import VERBS, build_parser
 from hw.errors import InputError, WorkError
 
 # Replaces a verb by one that takes a long time after writing half of its output.
@@ -273,7 +273,7 @@ def test_installed_command(tmp_path: Path):
     ],
 )
 def test_former_option_names_are_hidden_aliases(verb, name, former, value):
-    from compiler.cli.parser import build_parser
+    from compiler.cli.main import build_parser
 
     parser, values = build_parser(), [] if value is None else [value]
     old, new = (
@@ -284,6 +284,6 @@ def test_former_option_names_are_hidden_aliases(verb, name, former, value):
 
 
 def test_model_option_is_alias_of_method_hpm():
-    from compiler.cli.parser import build_parser
+    from compiler.cli.main import build_parser
 
     assert build_parser().parse_args(["tune", "m.onnx", "--trials", "1", "--method", "model"]).method == "hpm"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile as compile_graph
-from compiler.runtime.package.writer import to_bytes
+from compiler.runtime.package_writer import to_bytes
 from hw.isa.counters import CAUSES
 from tests.lowering.test_partition import compiled
 from tests.lowering.test_strict import model as edge_model

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from compiler.runtime.package.writer import to_bytes
+from compiler.runtime.package_writer import to_bytes
 from hw.isa.program import Program
 from tests.lowering.test_partition import compiled
 

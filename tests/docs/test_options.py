@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.cli.parser import build_parser
+from compiler.cli.main import build_parser
 from tests.docs.test_paths import PAGES, ROOT
 
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")

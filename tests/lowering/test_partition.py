@@ -9,7 +9,7 @@ import pytest
 from compiler.api import compile
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.runtime.package_writer import read_package, to_bytes
 from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 from hw.errors import InputError

@@ -16,7 +16,7 @@ from compiler.kernel_library.reduce import softmax_exponentials
 from compiler.passes.approximations import approximate_softmax, softmax_error
 from compiler.reference import evaluate
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.package.writer import from_bytes, to_bytes
+from compiler.runtime.package_writer import from_bytes, to_bytes
 from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice

@@ -10,7 +10,7 @@ from compiler.api import compile
 from compiler.ir.graph import random_input
 from compiler.passes.index_bounds import index_bounds
 from compiler.quantize.ranges import random_samples
-from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.runtime.package_writer import read_package, to_bytes
 from tests.support.control_models import BOOL, COUNTED, FLOAT, INTEGER, branch, integer, subgraph
 from tests.support.float_graphs import numbers
 from tests.support.onnx_models import model, node, read, reference

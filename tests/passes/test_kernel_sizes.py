@@ -20,7 +20,7 @@ from compiler.passes.kernel_sizes import (
     shrink_kernels,
 )
 from compiler.reference import Kernels, evaluate
-from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.runtime.package_writer import read_package, to_bytes
 from tests.support.graphs import Draft as GraphDraft
 from tests.support.one_operator import options
 from tests.support.tflite_models import Draft, check, litert, read

@@ -14,7 +14,7 @@ from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from compiler.passes import reduce_graph, simplify
 from compiler.pipeline import CompilationTrace
 from compiler.reference import Kernels, evaluate
-from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.runtime.package_writer import read_package, to_bytes
 from compiler.runtime.session import dram_bytes
 from compiler.visualize.formats import to_text
 from compiler.visualize.graphs.stages import view_of

@@ -17,7 +17,7 @@ from compiler.passes.loop_unrolling import LoopCosts, StepCost
 from compiler.passes.redundant_nodes import name_apart
 from compiler.reference import evaluate
 from compiler.reference.control import MAX_ITERATIONS
-from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.runtime.package_writer import read_package, to_bytes
 from compiler.runtime.session import Session, dram_bytes
 from compiler.runtime.validation import validate_network
 from cosim.golden import GoldenDevice

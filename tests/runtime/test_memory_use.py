@@ -10,7 +10,7 @@ from compiler.api import compile
 from compiler.commands.commands import BufferMemory
 from compiler.pipeline import CompilationTrace
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.package.writer import from_bytes, to_bytes
+from compiler.runtime.package_writer import from_bytes, to_bytes
 from compiler.runtime.program_text import listing as text_of
 from compiler.runtime.program_text import programs_of, with_programs
 from compiler.runtime.run_report import dram_use, memory_use

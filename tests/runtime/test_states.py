@@ -16,8 +16,8 @@ from compiler.ir.graph import Graph, GraphError, GraphState
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.package.reader import MANIFEST
-from compiler.runtime.package.writer import from_bytes, to_bytes
+from compiler.runtime.package_reader import MANIFEST
+from compiler.runtime.package_writer import from_bytes, to_bytes
 from compiler.serving.server import Server, serving_bytes
 from cosim.golden import GoldenDevice
 from hw.config import load_target

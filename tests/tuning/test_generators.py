@@ -9,7 +9,7 @@ import pytest
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement, Rejected, Result
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.runtime.package_writer import read_package, to_bytes
 from compiler.schedule.program_override import ProgramText, digest_of
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp

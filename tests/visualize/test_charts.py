@@ -204,7 +204,7 @@ def test_size_of_figures() -> None:
 
 def test_command_line_does_not_import_drawing() -> None:
     code = (
-        "import sys, compiler.cli.parser as p; p.build_parser(); import compiler.cli.run, compiler.visualize.svg; "
+        "import sys, compiler.cli.main as p; p.build_parser(); import compiler.cli.run, compiler.visualize.svg; "
         "print([m for m in ('matplotlib', 'jinja2', 'rich') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

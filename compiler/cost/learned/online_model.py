@@ -27,7 +27,7 @@ from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv_transpose import ConvTransposeLayer
 from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.matmul import MatmulLayer
-from compiler.layers.resize import ResizeLayer
+from compiler.layers.resize_runs import ResizeLayer
 from compiler.lowering.lower import LoweredNetwork
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule

@@ -11,7 +11,7 @@ from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.matmul import MatmulLayer
 from compiler.layers.pool import PoolLayer
 from compiler.layers.reduce import ReduceLayer
-from compiler.layers.resize import ResizeLayer
+from compiler.layers.resize_runs import ResizeLayer
 from compiler.llm.generate.known_layers import read_known_layers
 from compiler.llm.generate.sampler import EditsGrammar, TokenGrammar
 from compiler.llm.tokens.layer_prompt import BEST, Ask, Programs, PromptSubject, pair_tokens, subjects_of

@@ -13,7 +13,7 @@ from compiler.frontends.onnx import read_onnx
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from compiler.reference import evaluate
-from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.runtime.package_writer import read_package, to_bytes
 from hw.errors import InputError
 from tests.support.onnx_models import model, node, reference, small
 

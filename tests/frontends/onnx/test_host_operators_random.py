@@ -9,7 +9,7 @@ import pytest
 
 from compiler.api import compile
 from compiler.frontends.onnx import read_onnx
-from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.runtime.package_writer import read_package, to_bytes
 from hw.errors import InputError
 from tests.support.onnx_models import check, model, node, ops, small
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto
 
 from compiler.api import compile
-from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.runtime.package_writer import read_package, to_bytes
 from tests.support.onnx_models import evaluated, model, node, read, reference
 
 

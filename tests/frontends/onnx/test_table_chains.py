@@ -8,7 +8,7 @@ import pytest
 
 from compiler.api import compile
 from compiler.frontends.onnx import read_onnx
-from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.runtime.package_writer import read_package, to_bytes
 from tests.support.onnx_models import model, node, reference
 
 X = {"x": np.random.default_rng(3).integers(0, 256, (2, 3, 6, 5)).astype(np.uint8)}

@@ -11,7 +11,7 @@ from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.reference import evaluate
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.package.writer import from_bytes, to_bytes
+from compiler.runtime.package_writer import from_bytes, to_bytes
 from compiler.runtime.run_report import document, run_samples
 from compiler.runtime.session import Session, dram_bytes
 from compiler.runtime.validation import validate_network

@@ -23,7 +23,7 @@ from compiler.ir.graph import Graph
 from compiler.ir.identity import stored
 from compiler.ir.tensor import Tensor
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.package.reader import FORMAT, MANIFEST, VERSION, PackageReader
+from compiler.runtime.package_reader import FORMAT, MANIFEST, VERSION, PackageReader
 from compiler.runtime.stages import Control, Origin, Stage
 from compiler.util.files import PACKAGE_SUFFIX
 from hw.config import MlaConfig

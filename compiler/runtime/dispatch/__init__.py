@@ -1,1 +1,0 @@
-"""Dynamic dispatch: the hardware selects among programs by guards (docs/dispatch.md)."""

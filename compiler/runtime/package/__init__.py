@@ -1,1 +1,0 @@
-"""The `.mla` file format: writer, and reader with field checks."""
