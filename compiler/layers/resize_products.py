@@ -25,7 +25,7 @@ from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileB
 from compiler.layers.base import Image
 from compiler.layers.resize_runs import (
     SUM_BUFFERS,
-    Box,
+    LoadedPart,
     PixelRun,
     ResizeLayer,
     TileSteps,
@@ -241,7 +241,7 @@ class _ProductTile:
 
     Parameters
     ----------
-    box : Box
+    box : LoadedPart
         Part of the input image that contains the inputs; all columns.
     needed : int
         Number of rows of this part that this tile and the ones before need.
@@ -263,7 +263,7 @@ class _ProductTile:
         Number of equal spans of columns, and the distances between them, in columns of the input and of the output.
     """
 
-    box: Box
+    box: LoadedPart
     needed: int
     rows: _Span
     groups: int
@@ -321,7 +321,7 @@ def _product_tiles(config: MlaConfig, layer: ResizeLayer, s: LayerSchedule) -> I
         every = [span for band in inside for span in band]
         top = min(span.source for span in every)
         height = max(span.source for span in every) + division.reach - top
-        box = Box(image, channels, (top, height), (0, x.w), (0, y.w))
+        box = LoadedPart(image, channels, (top, height), (0, x.w), (0, y.w))
         needed = 0
         for part, band in zip(parts, inside, strict=True):
             tiles = list[_ProductTile]()
@@ -428,7 +428,7 @@ def product_tile_model(layer: ResizeLayer, s: LayerSchedule, context: LayerConte
     every = list(_product_tiles(config, layer, s))
 
     def tiles() -> Iterator[PipelineTile]:
-        there: dict[Box, int] = {}
+        there: dict[LoadedPart, int] = {}
         for tile in every:
             box, columns = tile.box, division.columns[tile.columns]
             width = min(box.channels[1] * n, y.c - box.channels[0] * n)
@@ -528,7 +528,7 @@ class ProductSteps(TileSteps[_ProductTile]):
         """Return the number of rows of sums of a tile."""
         return tile.rows.count * self.division.columns[tile.columns].count * tile.groups * tile.blocks[1]
 
-    def _lanes(self, box: Box) -> int:
+    def _lanes(self, box: LoadedPart) -> int:
         """Return the number of channels that are loaded and stored together."""
         block, blocks = box.channels
         return min(blocks * self.n, self.channels - block * self.n)
@@ -564,7 +564,7 @@ class ProductSteps(TileSteps[_ProductTile]):
         )
 
     def _loads(
-        self, box: Box, start: int, count: int, target: BufferRef, row: int, strip: int
+        self, box: LoadedPart, start: int, count: int, target: BufferRef, row: int, strip: int
     ) -> list[Command]:
         """Return the commands that load `count` rows of a box from row `start` on."""
         x, lanes, channel = self.x[box.image], self._lanes(box), box.channels[0] * self.n
@@ -744,7 +744,7 @@ def _window_tiles(config: MlaConfig, layer: ResizeLayer, s: LayerSchedule) -> It
         every = [span for band in bands[start : start + count] for span in band]
         top = min(span.source for span in every)
         height = max(span.source for span in every) + division.reach - top
-        box, needed = Box(image, (0, 1), (top, height), (0, x.w), (0, y.w)), 0
+        box, needed = LoadedPart(image, (0, 1), (top, height), (0, x.w), (0, y.w)), 0
         for band in bands[start : start + count]:
             tiles = list[_ProductTile]()
             for rows, (index, spans) in product(_equal_spans(band), columns):
@@ -824,7 +824,7 @@ def window_tile_model(layer: ResizeLayer, s: LayerSchedule, context: LayerContex
     every = list(_window_tiles(config, layer, s))
 
     def tiles() -> Iterator[PipelineTile]:
-        there: dict[Box, int] = {}
+        there: dict[LoadedPart, int] = {}
         for tile in every:
             outputs, steps = tile.groups * tile.across[0], division.tiles * division.passes
             key = tile.rows.weights, division.columns[tile.columns].weights

@@ -300,7 +300,7 @@ def _tilings(
 
 
 @dataclass(frozen=True)
-class Box:
+class LoadedPart:
     """Part of an input image that is loaded into one buffer.
 
     Parameters
@@ -327,7 +327,7 @@ class _Tile(NamedTuple):
 
     Parameters
     ----------
-    box : Box
+    box : LoadedPart
         Part of the input image that contains the inputs.
     needed : int
         Number of rows of this part that this tile and the ones before need.
@@ -339,7 +339,7 @@ class _Tile(NamedTuple):
         True for the first and the last of the tiles whose results are stored together: a run of rows of a strip.
     """
 
-    box: Box
+    box: LoadedPart
     needed: int
     rows: PixelRun
     columns: PixelRun
@@ -369,7 +369,7 @@ def _tiles(config: MlaConfig, layer: ResizeLayer, s: LayerSchedule, *, contiguou
         pieces(ceil_div(y.c, config.n), s.columns), range(layer.batch), loads, strips
     ):
         columns, sources = across[strip]
-        box = Box(image, channels, source, sources, strip)
+        box = LoadedPart(image, channels, source, sources, strip)
         for offset, count in pieces(load[1], min(s.rows, load[1])):
             parts = _parts(layer.rows, load[0] + offset, count)
             needed = sum(_extent_of(parts)) - source[0]
@@ -416,7 +416,7 @@ def run_tile_model(layer: ResizeLayer, s: LayerSchedule, context: LayerContext) 
     n, weights = config.n, float(layer.weight_rows)
 
     def tiles() -> Iterator[PipelineTile]:
-        there: dict[Box, int] = {}
+        there: dict[LoadedPart, int] = {}
         for tile in _tiles(config, layer, s, contiguous=True):
             box = tile.box
             width = min(box.channels[1] * n, y.c - box.channels[0] * n)
@@ -471,10 +471,10 @@ def divided(layer: ResizeLayer, total: int) -> dict[str, int]:
 
 
 class ResultTile(Protocol):
-    """What the order of commands needs to know about a tile."""
+    """Interface of tiles whose results are stored together, on which the order of commands depends."""
 
     @property
-    def box(self) -> Box:
+    def box(self) -> LoadedPart:
         """Part of the input image that contains the inputs."""
         ...
 
