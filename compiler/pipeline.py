@@ -64,7 +64,7 @@ from compiler.passes.redundant_nodes import Removed, name_apart
 from compiler.passes.repeated_steps import with_loops
 from compiler.passes.split_bytes import split_bytes
 from compiler.quantize import QuantizationReport, quantize
-from compiler.quantize.plan import EDGE, is_float, left_float, obstacle
+from compiler.quantize.plan import is_float, left_float, obstacle
 from compiler.quantize.ranges import random_samples
 from compiler.quantize.report import WeightReport
 from compiler.reference import Kernels
@@ -360,7 +360,7 @@ def _quantized(graph: Graph, config: MlaConfig, options: CompileOptions) -> tupl
     made = simplify(made)
     if options.accuracy_budget is not None:
         if is_float(made):
-            causes = dict.fromkeys(why for why in report.kept.values() if why != EDGE)
+            causes = dict.fromkeys(why for why in report.kept.values() if why != BOUNDARY_REASON)
             reasons = "; ".join(causes) or "it has no node that can be quantized"
             raise InputError(f"accuracy_budget: nothing in {graph.name!r} is quantized: {reasons}")
         exact = None if report.int16 is None else graph  # what the results in int16 were chosen for

@@ -20,7 +20,7 @@ CONTROL_FLOW_REASONS = {
 }
 
 #: Reason for conversions at the model boundary.
-BOUNDARY_REASON = "float inputs and outputs are converted on the host"
+BOUNDARY_REASON = "conversion between float and integers at the model boundary"
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from compiler.ir.graph import Graph, Node, rebuild, unused_name
 from compiler.ir.ops import BINARY_OPS, MOVING, OPS, QuantizedForm
 from compiler.ir.tensor import IDENTITY, Quantization, Tensor
+from compiler.lowering.partition import BOUNDARY_REASON
 from compiler.quantize.report import INFINITE_VALUES
 from compiler.util.scaling import DENSE, block_factors
 from hw.errors import InputError, did_you_mean, shown
@@ -180,7 +181,6 @@ def without_blocks(graph: Graph, remains: Callable[[Node], bool]) -> Graph:
     return rebuild(graph, nodes, changed=changed) if changed else graph
 
 
-EDGE = "conversion between float and integers at the model boundary"
 #: Reason for not quantizing a node without float32 values.
 INTEGERS = "integers are not quantized"
 EDGE_INSIDE = "float at the edge of a subgraph"
@@ -234,7 +234,7 @@ def kept_float(graph: Graph, skip: Collection[str], endless: Collection[str] = (
     edge = _edges(graph)
     reasons = {}
     for node in graph:
-        why = EDGE if node.name in edge else _obstacle(graph, node, endless)
+        why = BOUNDARY_REASON if node.name in edge else _obstacle(graph, node, endless)
         if why is None and not graph.names_of(node).isdisjoint(skip):
             why = "asked to stay float"
         if why is not None:

@@ -9,12 +9,12 @@ import numpy as np
 
 from compiler.ir.graph import Graph, rebuild
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.lowering.partition import BOUNDARY_REASON
 from compiler.options import AccuracyBudget
 from compiler.passes import simplify
 from compiler.quantize.plan import (
     ALL,
     AUTO,
-    EDGE,
     EDGE_INSIDE,
     FIXED,
     LAYOUT,
@@ -292,7 +292,7 @@ def quantize(
     tensors += tuple(each for report in reports for each in report.tensors)
     reasons = dict(rewriter.reasons) | unseen
     for report in reports:
-        reasons |= {name: EDGE_INSIDE if why == EDGE else why for name, why in report.kept.items()}
+        reasons |= {name: EDGE_INSIDE if why == BOUNDARY_REASON else why for name, why in report.kept.items()}
     ranges = {} if random else _input_ranges(result, given)
     report = QuantizationReport(len(given), len(measured), random, outputs, tensors, reasons, ranges=ranges)
     report = node_sensitivity(report, floors, result, rewriter.integers, measured, rounding)

@@ -11,7 +11,8 @@ from compiler.frontends.builder import GraphBuilder
 from compiler.ir.graph import Graph, Node, unused_name
 from compiler.ir.ops import OPS
 from compiler.ir.tensor import IDENTITY, Quantization, Tensor
-from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED, int16_tensors, without_blocks
+from compiler.lowering.partition import BOUNDARY_REASON
+from compiler.quantize.plan import INTEGERS, NORMS, WEIGHTED, int16_tensors, without_blocks
 from compiler.quantize.ranges import MIN_SCALE, affine_of, power_of_two, stored, symmetric_16
 from compiler.quantize.weights import (
     GIVEN_SCALE_BITS,
@@ -281,13 +282,13 @@ class Rewriter:
             else:
                 self._quantize(node)
         for name in old.outputs:
-            self._as_float(name, EDGE)
+            self._as_float(name, BOUNDARY_REASON)
         return new.finish(list(old.outputs)).keep(old.states)
 
     def _copy(self, node: Node) -> None:
         """Copy a node that remains in floating point."""
         why = self.kept[node.name]
-        around = EDGE if why == EDGE else f"input of {node.name!r}, which stays float"
+        around = BOUNDARY_REASON if why == BOUNDARY_REASON else f"input of {node.name!r}, which stays float"
         inputs = [self._as_float(name, around) for name in node.inputs]
         outputs = [self.graph.tensors[name] for name in node.outputs]
         self.build.nodes(node.name, node.op, inputs, outputs, node.bodies, **node.attributes)
@@ -310,7 +311,7 @@ class Rewriter:
 
     def _convert_input(self, node: Node, name: str, q: Quantization) -> None:
         """Replace a dequantize node by its integer operand, converted to int8 if necessary."""
-        x = self._as_float(node.inputs[0], EDGE)
+        x = self._as_float(node.inputs[0], BOUNDARY_REASON)
         if x.dtype != "int8":
             x = self.build.node(
                 node.name, "requantize", [x], Tensor(self._unused(f"{name}:int8"), x.shape, "int8", q)
@@ -329,7 +330,7 @@ class Rewriter:
         if node.outputs[0] in self.states:
             return [self._of_state(node, name, q) for name in node.inputs]
         if node.op == "gather":
-            return [self._operand(node, first, q), self._as_float(node.inputs[1], EDGE)]
+            return [self._operand(node, first, q), self._as_float(node.inputs[1], BOUNDARY_REASON)]
         if node.op in ("concat", "pad"):
             return [self._converted(node, name, q) for name in node.inputs]
         return [self._operand(node, name, q) for name in node.inputs]
@@ -444,7 +445,9 @@ class Rewriter:
             real = self.floats[name]
             node = self._fresh_node(f"{name}:quantize")
             why = (
-                EDGE if self._is_input(name) else f"converts {name!r}, the output of a node that stays float"
+                BOUNDARY_REASON
+                if self._is_input(name)
+                else f"converts {name!r}, the output of a node that stays float"
             )
             q = self.quantization(name, dtype)
             out = Tensor(self._unused(f"{name}:{dtype}"), real.shape, dtype, q)
@@ -469,7 +472,7 @@ class Rewriter:
     def _is_input(self, name: str) -> bool:
         """Return True if a float tensor is an input of the model, possibly in another layout."""
         producer = self.graph.producer(name)
-        return producer is None or self.kept.get(producer.name) == EDGE
+        return producer is None or self.kept.get(producer.name) == BOUNDARY_REASON
 
     def _unused(self, base: str) -> str:
         """Return an unused tensor name: `base`, with a number appended if it is in use."""

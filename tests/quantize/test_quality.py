@@ -16,9 +16,10 @@ from compiler.frontends.onnx import read_onnx
 from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import OPS
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.lowering.partition import BOUNDARY_REASON
 from compiler.options import AccuracyBudget
 from compiler.quantize import QuantizationReport, quantize
-from compiler.quantize.plan import EDGE, folded_scales
+from compiler.quantize.plan import folded_scales
 from compiler.quantize.ranges import ChannelMeans, symmetric_16
 from compiler.quantize.report import summary
 from compiler.quantize.rewrite import expected_error, quantized_weights
@@ -359,7 +360,7 @@ def test_a_good_output_is_not_analysed(tmp_path) -> None:
     _, report = quantize(graph, samples(IMAGE, 8))
     assert (report.outputs[0].sqnr_db or 99) >= 30 and report.limits is None
     network = compile(graph, "n8", calibration=samples(IMAGE, 4))
-    assert all(each.reason == EDGE for each in network.host)
+    assert all(each.reason == BOUNDARY_REASON for each in network.host)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from compiler.api import compile
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
+from compiler.lowering.partition import BOUNDARY_REASON
 from compiler.quantize import QuantizationReport, quantize
-from compiler.quantize.plan import EDGE
 from compiler.quantize.ranges import KEPT, RangeRecorder, affine_of, choose, stored
 from compiler.quantize.rewrite import quantized_operand, quantized_weights
 from compiler.reference import evaluate
@@ -131,7 +131,7 @@ def test_convolution_saturates_at_the_limits_of_its_clip(tmp_path):
         "y:transpose": "transpose",
         f"{made.nodes['y:transpose'].inputs[0].removesuffix(':float')}:dequantize": "dequantize",
     }
-    assert set(report.kept.values()) == {EDGE}
+    assert set(report.kept.values()) == {BOUNDARY_REASON}
     weights = made.tensors[made.nodes["Conv:y"].inputs[1]]
     assert weights.dtype == "int8" and weights.quantization is not None and weights.quantization.axis == 2
 
@@ -235,4 +235,4 @@ def test_means_of_images_have_their_own_scale(tmp_path):
     assert "avg_pool2d" not in ops(made)
     x, y = (tensor.quantization for tensor in (*made.ins(mean), made.out(mean)))
     assert x is not None and y is not None and y.scale[0] < x.scale[0]
-    assert all(host.reason == EDGE for host in compile(graph, calibration=samples(IMAGE)).host)
+    assert all(host.reason == BOUNDARY_REASON for host in compile(graph, calibration=samples(IMAGE)).host)

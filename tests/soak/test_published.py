@@ -11,8 +11,8 @@ import pytest
 from compiler.api import compile
 from compiler.bench.architectures import NETWORKS, model_file
 from compiler.frontends.model import read_model
+from compiler.lowering.partition import BOUNDARY_REASON
 from compiler.quantize import quantize
-from compiler.quantize.plan import EDGE
 from compiler.quantize.ranges import random_samples
 from compiler.reference import evaluate
 from compiler.runtime.session import Session, dram_bytes
@@ -49,7 +49,7 @@ def test_published_networks_compile_and_run(capfd: pytest.CaptureFixture[str], n
         found = Session(device, network).run(inputs)
     times.append(time.monotonic())
     seconds = [after - before for before, after in pairwise(times)]
-    host = Counter(each.op for each in network.host if report.kept.get(each.node) != EDGE)
+    host = Counter(each.op for each in network.host if report.kept.get(each.node) != BOUNDARY_REASON)
     left = ", ".join(f"{op} ({count})" for op, count in host.items())
     with capfd.disabled():
         print(

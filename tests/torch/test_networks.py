@@ -7,7 +7,7 @@ import pytest
 
 from compiler.api import compile
 from compiler.frontends.model import read_model
-from compiler.quantize.plan import EDGE
+from compiler.lowering.partition import BOUNDARY_REASON
 from compiler.reference import evaluate
 from tests.torch.networks import NETWORKS
 from tests.torch.running import answers, arrays, samples_like
@@ -35,7 +35,7 @@ def test_graph_and_network_compared_with_module(name: str) -> None:
             assert np.abs(found[output] - array).max() <= 1e-5 * max(1, np.abs(array).max())
 
     network = compile(module, "n8", example=example, calibration=given)
-    rest = {each.op for each in network.host if each.reason != EDGE}
+    rest = {each.op for each in network.host if each.reason != BOUNDARY_REASON}
     assert rest <= ON_HOST.get(name, set())
     assert network.infos or name == "batch"
     assert network.quantization is not None

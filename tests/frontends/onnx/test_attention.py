@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compiler.lowering.partition import BOUNDARY_REASON
 from compiler.onnx_backend import prepare
-from compiler.quantize.plan import EDGE
 from tests.support.onnx_models import check, model, node, ops, reference
 
 MS = {"domain": "com.microsoft"}
@@ -258,7 +258,7 @@ def test_operator_runs_on_the_accelerator(name: str) -> None:
     made, inputs = built(name)
     with prepare(made, "MLA:n8", calibration=[inputs]) as ready:
         if name not in HOST_MASKS:
-            assert not [each for each in ready.network.host if each.reason != EDGE]
+            assert not [each for each in ready.network.host if each.reason != BOUNDARY_REASON]
         found = ready.run(inputs)
     for got, value in zip(found, reference(made, inputs).values(), strict=True):
         assert np.abs(got - value).max() < 0.05 * np.abs(value).max()
