@@ -458,21 +458,11 @@ def product_tile_model(layer: ResizeLayer, s: LayerSchedule, context: LayerConte
 
 
 class ProductSteps(TileSteps[_ProductTile]):
-    """Code generator of a bilinear resizing by products.
-
-    Parameters
-    ----------
-    context : CodegenContext
-        Machine, schedule and tensor layouts for which code is generated.
-    layer : ResizeLayer
-        Layer to generate code for.
-    """
+    """Code generator of a bilinear resizing by products."""
 
     def __init__(self, context: CodegenContext, layer: ResizeLayer):
-        self.context, self.layer, self.n = context, layer, context.config.n
+        super().__init__(context, layer)
         schedule, name, n = context.schedule, layer.name, self.n
-        self.x, self.y = (context.layouts[each].parts(layer.batch) for each in (layer.x, layer.y))
-        self.channels = layer.shapes[layer.y].c
         self.division, tiles = self._tiles()
         self.tiles = list(tiles)
         self.total = math.prod(math.lcm(*(run.total for run in runs)) for runs in (layer.rows, layer.columns))
@@ -482,7 +472,6 @@ class ProductSteps(TileSteps[_ProductTile]):
         lanes = max(self._lanes(tile.box) for tile in self.tiles)
         size = max(tile.band[1] for tile in self.tiles) * self.y[0].w * lanes + n
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
-        self.rows_loaded = {}
         size = max(tile.box.rows[1] for tile in self.tiles) * self._across * lanes + n
         self.x_tiles = TileBuffers(
             CircularBuffer(BufferMemory.SP, f"{name}.x", size, schedule.x_buffers), self._begin

@@ -16,7 +16,6 @@ from compiler.commands.commands import (
     BufferRef,
     CircularBuffer,
     Command,
-    TensorLayout,
     TileStep,
 )
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, image_lines, pieces
@@ -493,14 +492,27 @@ T = TypeVar("T", bound=ResultTile)
 
 
 class TileSteps(ABC, Generic[T]):
-    """Order of the commands of tiles, which share buffers of results, for all ways of resizing."""
+    """Order of the commands of tiles, which share buffers of results, for all ways of resizing.
+
+    Parameters
+    ----------
+    context : CodegenContext
+        Machine, schedule and tensor layouts for which code is generated.
+    layer : ResizeLayer
+        Layer to generate code for.
+    """
 
     tiles: list[T]
     acc: BufferRotation
     out: BufferRotation
-    y: Sequence[TensorLayout]
     #: Number of rows of each load that have been loaded so far.
     rows_loaded: dict[Hashable, int]
+
+    def __init__(self, context: CodegenContext, layer: ResizeLayer):
+        self.context, self.layer, self.n = context, layer, context.config.n
+        self.x, self.y = (context.layouts[each].parts(layer.batch) for each in (layer.x, layer.y))
+        self.channels = layer.shapes[layer.y].c
+        self.rows_loaded = {}
 
     def _begin(self, key: Hashable, _: BufferRef) -> list[Command]:
         self.rows_loaded[key] = 0
@@ -535,21 +547,11 @@ class TileSteps(ABC, Generic[T]):
 
 
 class RunSteps(TileSteps[_Tile]):
-    """Code generator of a bilinear resizing.
-
-    Parameters
-    ----------
-    context : CodegenContext
-        Machine, schedule and tensor layouts for which code is generated.
-    layer : ResizeLayer
-        Layer to generate code for.
-    """
+    """Code generator of a bilinear resizing by depthwise convolutions."""
 
     def __init__(self, context: CodegenContext, layer: ResizeLayer):
-        self.context, self.layer, self.n = context, layer, context.config.n
+        super().__init__(context, layer)
         schedule, name, n = context.schedule, layer.name, self.n
-        self.x, self.y = (context.layouts[each].parts(layer.batch) for each in (layer.x, layer.y))
-        self.channels = layer.shapes[layer.y].c
         contiguous = all(each[0].pixel == self.channels for each in (self.x, self.y))
         self.tiles = list(_tiles(context.config, layer, schedule, contiguous=contiguous))
         lanes = max(self._lanes(tile) for tile in self.tiles)
@@ -558,7 +560,6 @@ class RunSteps(TileSteps[_Tile]):
         self.acc = BufferRotation(BufferMemory.ACC, f"{name}.acc", sums, schedule.acc_buffers)
         size = max(tile.rows.count * tile.box.strip[1] for tile in self.tiles) * lanes + n
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
-        self.rows_loaded = {}
         size = max(tile.box.rows[1] * tile.box.columns[1] for tile in self.tiles) * lanes + n
         self.x_tiles = TileBuffers(
             CircularBuffer(BufferMemory.SP, f"{name}.x", size, schedule.x_buffers), self._begin
