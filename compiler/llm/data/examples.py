@@ -304,13 +304,20 @@ def _example(
     minimum: int,
 ) -> Example | None:
     now, other = (trajectory.steps[each] for each in pair)
+    if not now.layers[layer]:  # runs within another layer's unit, whose counter tag has all cycles
+        return None
     answer = encode_schedule_delta(prompts.schedules(pair[1])[layer], subject.schedule)
     ratio = 1 + (other.cycles - now.cycles) / now.layers[layer]
     return Example(subject, tuple(answer), ratio, other.cycles == minimum) if ratio > 0 else None
 
 
 def edit_examples(edited: EditTrajectory, prompts: TrajectoryPrompts) -> Iterator[Example]:
-    """Yield examples of at most `MAX_EDITS` edits from one variant to another, and examples of whole programs."""
+    """Yield examples of at most `MAX_EDITS` edits from one variant to another, and examples of whole programs.
+
+    A program that runs within another program's unit, whose counter tag has all cycles, gives none.
+    """
+    if not all(variant.cycles for variant in edited.variants):
+        return
     try:
         editable = EditablePrograms(prompts.network(edited.step))
         piece = next((each for each in editable.programs if each.name == edited.program), None)

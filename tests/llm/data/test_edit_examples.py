@@ -133,6 +133,22 @@ def test_invalid_edits_give_no_examples(trajectory: Trajectory) -> None:
     assert {each.ask for each in examples(replace(trajectory, edited=gone))} <= {Ask.SCHEDULE}
 
 
+def test_no_examples_of_layers_whose_cycles_are_counted_under_another_tag(trajectory: Trajectory) -> None:
+    """A softmax within a unit of attention has no cycles of its own, to which a ratio could relate."""
+    assert trajectory.edited
+    first, *others = trajectory.edited.variants
+    fused = replace(trajectory.edited, variants=[replace(first, cycles=0), *others])
+    assert not list(examples(replace(trajectory, edited=fused)))
+    (step,) = trajectory.steps
+    second = replace(step, base=0, layer=0, changes={"rows": 1}, cycles=90, layers={0: 90})
+    pair = replace(trajectory, steps=[step, second], edited=None)
+    assert {each.ask for each in examples(pair)} == {Ask.SCHEDULE}
+    # The layer that has cycles of its own still gives examples, the other one does not.
+    shared = replace(pair, steps=[replace(step, layers={0: 0}), second])
+    assert len(list(examples(shared))) < len(list(examples(pair)))
+    assert not list(examples(replace(pair, steps=[replace(each, layers={0: 0}) for each in pair.steps])))
+
+
 def test_ratio_of_example_kinds(found: list[Example]) -> None:
     """Kinds are drawn in the ratio 4:2:1, whatever the number of examples and networks of each kind."""
     one = {ask: TokenizedExample((number, number), 1, ask) for number, ask in enumerate(Ask)}
