@@ -22,6 +22,8 @@ PYTEST := $(BIN)/python -m pytest -n 2 --hypothesis-profile=ci
 
 # The prover, like any make further down, would take this one's job server and overrides for its own.
 unexport MAKEFLAGS MFLAGS MAKELEVEL
+# Tests start hundreds of Python processes, each of which would compile all modules if none may write bytecode.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup sim test bench soak lint format docs fpga waves lock clean cxx
 
@@ -88,4 +90,5 @@ lock:  ## choose the newest allowed packages and pin them in requirements.lock
 
 clean:  ## remove what these targets wrote, except .venv and the cache that MLA_CACHE names
 	rm -rf build *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find compiler cosim examples hw scripts tests -name __pycache__ -prune -exec rm -rf {} +
 	find hw cosim compiler tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

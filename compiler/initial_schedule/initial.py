@@ -1,11 +1,11 @@
 """Naive and initial schedules of a network, and selection of the layers whose steps are interleaved."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
-from math import prod
+from math import inf, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ from compiler.layers.tiling_context import LayerContext, TilingContext
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import DEFAULT_DRAM, DramTiming
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.util.lru_cache import LruCache
 from compiler.util.tiles import ceil_div, cuts
 from hw.config import MlaConfig
 from hw.errors import InputError
@@ -632,7 +633,8 @@ class _Prices:
             context.config, context.dram, context.x_on_chip, context.y_on_chip, context.on_chip
         )
 
-    def __call__(self, schedule: LayerSchedule) -> float:
+    def __call__(self, schedule: LayerSchedule, limit: float = inf) -> float:
+        """Return the cycles, infinite if they exceed the limit."""
         context = self.context
         return simulate_pipeline(
             self.model(self.layer, schedule, self.layer_context),
@@ -641,6 +643,7 @@ class _Prices:
             None if context.first else _LOAD_LEAD_CYCLES,
             last=False,
             fuse_rate=context.config.fuse_rate,
+            limit=limit,
         ).total
 
     def bound(self) -> float:
@@ -664,11 +667,12 @@ def _priced(
     price, (cycles, first) = _Prices(context, layer), ranked[0]
     now, bound = price(first), price.bound()
     count = min(int((now - bound) / _CYCLES_PER_PRICE), _MAX_PRICED)
-    others = _mixed_kinds(ranked)[: max(count, 0)]
-    best = min(((max(price(ranked[at][1]), bound), at) for at in others), default=None)
-    if best is None or best[0] > min((1 - _MIN_GAIN) * now, now - _MIN_GAIN_CYCLES):
-        return cycles, first
-    return cycles, ranked[best[1]][1]
+    limit, best = min((1 - _MIN_GAIN) * now, now - _MIN_GAIN_CYCLES), 0
+    for at in _mixed_kinds(ranked)[: max(count, 0)]:
+        found = max(price(ranked[at][1], limit), bound)
+        if found < limit or (found == limit and (not best or at < best)):
+            limit, best = found, at
+    return cycles, ranked[best][1]
 
 
 #: Number of tilings of one kind that are priced before those of other kinds, and maximum ratio of their estimates to
@@ -691,6 +695,8 @@ def _mixed_kinds(ranked: list[tuple[float, LayerSchedule]]) -> list[int]:
     return [at for _, at in sorted(turns) if at]
 
 
+#: Fields of a layer that contain names of nodes.
+_UNUSED = frozenset({"name", "nodes"})
 #: Fields of a layer on which its tilings do not depend.
 _IRRELEVANT = frozenset({"name", "nodes", "ops", "x", "y", "shapes", "x_zp"})
 
@@ -724,7 +730,43 @@ def _without_values(value: object) -> object:
     return value
 
 
+#: Tilings that were chosen recently: candidates of a compilation, and later compilations, have layers in common.
+_chosen = LruCache[tuple[float, LayerSchedule]](16_384)
+
+
 def _schedule(context: TilingContext, layer: Layer) -> tuple[float, LayerSchedule]:
+    """Return the best tiling of a layer and its estimated cycles.
+
+    Raises
+    ------
+    InputError
+        No tiling of the layer fits the machine.
+    """
+    names = tuple(dict.fromkeys((layer.x, layer.y, *layer.inputs)))
+    places = tuple((name, context.on_chip(name)) for name in names)
+    key = (replace(context, on_chip=bool), places, _hashable(layer))
+    found = _chosen.get(key)
+    if found is None:
+        _chosen.put(key, found := _chosen_tiling(context, layer))
+    return found
+
+
+def _hashable(value: object) -> Hashable:
+    """Return a value that is equal for equal contents of a layer or a component of one."""
+    if isinstance(value, np.ndarray):
+        return value.shape, value.dtype.str, sha256(value.tobytes()).digest()
+    if is_dataclass(value):
+        names = [item.name for item in fields(value) if item.name not in _UNUSED]
+        return type(value), tuple(_hashable(getattr(value, name)) for name in names)
+    if isinstance(value, Mapping):
+        return tuple((name, _hashable(each)) for name, each in value.items())
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_hashable, value))
+    assert isinstance(value, Hashable)
+    return value
+
+
+def _chosen_tiling(context: TilingContext, layer: Layer) -> tuple[float, LayerSchedule]:
     found = ranked_tilings(context, layer)
     if not found:
         config = context.config

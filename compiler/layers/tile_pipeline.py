@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from math import gcd
+from math import gcd, inf
 from typing import NamedTuple
 
 from compiler.layers.base import Drain, Layer
@@ -180,6 +180,7 @@ def simulate_pipeline(
     *,
     last: bool = True,
     fuse_rate: int = 1,
+    limit: float = inf,
 ) -> PipelineTiming:
     """Simulate a tile pipeline.
 
@@ -196,6 +197,8 @@ def simulate_pipeline(
         True if the layer is the last one of the program.
     fuse_rate : int
         Number of cycles of FUSE per row.
+    limit : float
+        Cycles above which the simulation ends early; the total is then infinite, and the other figures are incomplete.
     """
     buffers: dict[str, dict[object, list[float]]] = {name: {} for name in pipeline.buffers}
     drained, stored = [0.0] * max(pipeline.sums, 1), [0.0] * max(pipeline.results, 1)
@@ -209,12 +212,14 @@ def simulate_pipeline(
     turn = result = 0
     pending: deque[tuple[float, float]] = deque()
     arrivals: deque[float] = deque(maxlen=_LOAD_COMMANDS)
-    limit = max(_SIMULATED_TILES, 2 * pipeline.period)
-    if pipeline.count <= max(limit, MAX_SIMULATED_TILES):
-        limit = pipeline.count
+    count = max(_SIMULATED_TILES, 2 * pipeline.period)
+    if pipeline.count <= max(count, MAX_SIMULATED_TILES):
+        count = pipeline.count
+    ends = (latency + _BEGIN) * (before is None) + _END * last
+    limit += pipeline.saved - ends
     window = max(RATE_TILES // pipeline.period, 1) * pipeline.period
     tiles = iter(pipeline.tiles)
-    for tile in islice(tiles, limit):
+    for tile in islice(tiles, count):
         ready, used = 0.0, []
         for name, key, beats in tile.loads:
             buffer = buffers[name]
@@ -262,10 +267,12 @@ def simulate_pipeline(
             work[3] += taken
         for entry in used:
             entry[1] = array if tile.array else fuse if tile.fuse else done
+        if array > limit or fuse > limit or out > limit:
+            return PipelineTiming(inf, start, 0.0, work[0], work[1], work[2], work[3], work[4], 0.0, 0.0)
         followed += 1
         if followed == 1:
             start = done
-        if followed == limit - window:
+        if followed == count - window:
             half, then = max(array, fuse, out), list(work)
     end = end_followed = max(array, fuse, out)
     tail = end - array if work[0] else 0.0
@@ -280,11 +287,7 @@ def simulate_pipeline(
     end -= pipeline.saved
     rows = sum(len(buffers[name]) * beats for name, beats in sizes.items() if name not in _SLOTS)
     rows += len(stored) * work[3] / max(beat * pipeline.count, 1.0)
-    total = (
-        max(end, work[2] + work[3] + early, _ISSUE * work[4])
-        + (latency + _BEGIN) * (before is None)
-        + _END * last
-    )
+    total = max(end, work[2] + work[3] + early, _ISSUE * work[4]) + ends
     array, fuse, load, store, commands = work
     return PipelineTiming(
         total, start, tail, array, fuse, load, store, commands, max(end_followed - bus, 0.0), rows
