@@ -99,7 +99,7 @@ def add_clock(parser: argparse.ArgumentParser, text: str = _CLOCK_HELP) -> None:
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
-def _positive(text: str) -> float:
+def positive(text: str) -> float:
     """Parse an argument: a finite number above 0."""
     try:
         value = float(text)
@@ -114,7 +114,7 @@ def _latency(text: str) -> tuple[float, bool]:
     """Parse an argument: cycles, or a time with its unit; return the cycles or seconds, and True for seconds."""
     unit = next((each for each in _TIMES if text.endswith(each)), None)
     try:
-        value = _positive(text.removesuffix(unit or ""))
+        value = positive(text.removesuffix(unit or ""))
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
             f"must be a number of cycles above 0, or a time such as 1.5ms or 80us, not {shown(text)}"
@@ -135,13 +135,13 @@ def add_performance_targets(
     parser.add_argument(
         "--target-energy",
         metavar="UJ",
-        type=_positive,
+        type=positive,
         help=f"{effect} an inference takes at most this energy in microjoules",
     )
     parser.add_argument(
         "--target-throughput",
         metavar="RATE",
-        type=_positive,
+        type=positive,
         help=f"{effect} at least this number of inferences per second is reached at --clock{note}",
     )
 

@@ -19,6 +19,7 @@ from compiler.cli.options import (
     check_files,
     dram_of,
     integer,
+    positive,
     used_database,
 )
 from compiler.cli.search import (
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from compiler.online_tuning.search_worker import SearchJob
     from compiler.online_tuning.serve import Change
     from compiler.runtime.compiled import CompiledNetwork
+    from compiler.serving.power import PowerGovernor, PowerLimits
 
 SUMMARY = "run a model on a stream of inputs, with optional online tuning"
 EXAMPLE = "mla serve network.tflite --input images.npy --adapt"
@@ -123,6 +125,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="for tests: change the timing of the simulated DRAM and clock at request K (repeatable)",
     )
+    _add_power(parser)
     add_endpoint(parser)
     add_db(parser)
     add_compile(parser)
@@ -133,13 +136,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
+#: Clock in MHz if power is managed.
+_CLOCK_MHZ = 100.0
+
+
+def _add_power(parser: argparse.ArgumentParser) -> None:
+    """Add the options of power management."""
+    parser.add_argument(
+        "--power-cap",
+        metavar="MW",
+        type=positive,
+        help="choose the power state and the start of each request so that the mean power of every window of 1 ms is "
+        "at most MW; the fastest power state has the frequency of --clock (default: 100)",
+    )
+    parser.add_argument(
+        "--deadline",
+        metavar="MS",
+        type=positive,
+        help="choose the power state that takes the least energy of those in which a request is complete MS "
+        "milliseconds after it arrived",
+    )
+    parser.add_argument(
+        "--interval",
+        metavar="MS",
+        type=positive,
+        help="a request arrives every MS milliseconds (default: --deadline; without it, when the previous request is "
+        "complete)",
+    )
+
+
+def _power_limits(args: argparse.Namespace) -> "PowerLimits | None":
+    """Return the limits of power and time, if any are given."""
+    from compiler.serving.power import PowerLimits
+
+    if args.power_cap is None and args.deadline is None:
+        return None
+    interval = args.deadline if args.interval is None else args.interval
+    return PowerLimits(args.clock or _CLOCK_MHZ, args.power_cap, args.deadline, interval)
+
+
 def run(args: argparse.Namespace) -> int:
     """Serve all requests."""
     from compiler.cache.content_store import ContentStore
     from compiler.cli.request_stream import requests_of
     from compiler.cli.run import named
     from compiler.online_tuning.observers import JsonLines, ServingHistory, ServingObserver, ServingProgress
-    from compiler.online_tuning.serve import Serving, open_machine, serve
+    from compiler.online_tuning.serve import Serving, governed, open_machine, serve
     from compiler.util.progress import log, progress
 
     check_files(args, "out", "profile", "picture")
@@ -158,30 +200,39 @@ def run(args: argparse.Namespace) -> int:
         args.profile,
         None if args.no_cache else ContentStore(),
         reusing,
+        _power_limits(args),
     )
     requests = requests_of(args, network)
     clocked = args.device == "rtl"
     listeners: list[ServingObserver] = [history := ServingHistory(clocked=clocked)]
+    governor = governed(serving)
     if clocked:
         log("opening the simulated chip")
     with named(args.model), _lines(args) as stream, open_machine(serving, args.device) as device:
         listeners.append(JsonLines(stream, clocked=clocked))
         try:
             if not args.out:  # lines on standard output already show the progress
-                return serve(serving, device, requests, listeners)
+                return serve(serving, device, requests, listeners, governor)
             with progress(f"serving {args.model.name}", args.requests, "requests") as task:
-                return serve(serving, device, requests, [*listeners, ServingProgress(task, clocked=clocked)])
+                listeners.append(ServingProgress(task, clocked=clocked))
+                return serve(serving, device, requests, listeners, governor)
         finally:
-            _end(args, network, history)
+            _end(args, network, history, governor)
 
 
-def _end(args: argparse.Namespace, network: "CompiledNetwork", history: "ServingHistory") -> None:
+def _end(
+    args: argparse.Namespace,
+    network: "CompiledNetwork",
+    history: "ServingHistory",
+    governor: "PowerGovernor | None",
+) -> None:
     """Print the summary, and write the picture and the report if requested."""
     from compiler.cli.run import head
     from compiler.visualize.svg.charts import draw_serving
 
     if history.cycles:  # without results, an error follows
-        print(f"mla serve: {history.summary(adapted=args.adapt)}", file=sys.stderr)
+        parts = [history.summary(adapted=args.adapt)] + ([governor.summary()] if governor else [])
+        print(f"mla serve: {'; '.join(parts)}", file=sys.stderr)
     if args.picture:
         picture = draw_serving(network.name, history.cycles, history.events)
         write_output(args.picture, picture.encode())
@@ -190,6 +241,7 @@ def _end(args: argparse.Namespace, network: "CompiledNetwork", history: "Serving
         targets = args.target_latency, args.target_energy, args.target_throughput
         met = None if targets == (None, None, None) else history.target_met
         document = head(args, args.device, rate) | history.document() | {"target_met": met}
+        document["power"] = governor and governor.document()
         write_report(with_warnings(document), args.json)
 
 
@@ -215,15 +267,26 @@ def _check(args: argparse.Namespace) -> None:
     for option, there in given.items():
         if there and (args.adapt or args.reuse):
             raise InputError(f"{option} cannot be combined with {'--adapt' if args.adapt else '--reuse'}")
-    if args.device == "golden" and (args.adapt or args.conditions_at):
-        option = "--adapt" if args.adapt else "--conditions-at"
+    power = next((name for name in ("power_cap", "deadline") if vars(args)[name] is not None), None)
+    if power:
+        power = f"--{power.replace('_', '-')}"
+        for option, there in {**given, "--adapt": args.adapt, "--reuse": args.reuse}.items():
+            if there:
+                raise InputError(f"{option} cannot be combined with {power}")
+        if args.conditions_at:
+            raise InputError(f"--conditions-at cannot be combined with {power}")
+    elif args.interval is not None:
+        raise InputError("--interval requires --power-cap or --deadline")
+    if args.device == "golden" and (args.adapt or args.conditions_at or power):
+        option = power or ("--adapt" if args.adapt else "--conditions-at")
         raise InputError(f"{option} needs --device rtl: the golden model has no clock")
     if args.adapt and args.model.suffix.lower() == PACKAGE_SUFFIX:
         raise InputError(f"{args.model} is already compiled: --adapt needs the model itself")
     own = [name for name in vars(args) if name.startswith(("endpoint", "target_"))]
     for name in ("trials_per_request", "adapt_from", "schedule", "method", "generator", "clock", *own):
-        if vars(args)[name] is not None and not args.adapt:
-            raise InputError(f"--{name.replace('_', '-')} requires --adapt")
+        if vars(args)[name] is not None and not args.adapt and not (name == "clock" and power):
+            others = ", --power-cap or --deadline" if name == "clock" else ""
+            raise InputError(f"--{name.replace('_', '-')} requires --adapt{others}")
     if args.picture and args.device == "golden":
         raise InputError("--picture needs --device rtl: the golden model has no clock")
     if args.json == "-" and not args.out:

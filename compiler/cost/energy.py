@@ -1,6 +1,7 @@
-"""Energy from counts of events; time and power at a clock frequency."""
+"""Energy from counts of events, leakage and power states; time and power at a clock frequency."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from hw.config import MlaConfig
 from hw.isa.counters import SP_BANKS_MAX
@@ -9,6 +10,49 @@ from hw.isa.counters import SP_BANKS_MAX
 MAC_PJ = 0.2 + 0.1
 #: Picojoules per byte that is read from a memory or written to it; small memories inside a unit are not counted.
 PJ_PER_BYTE = {"sp": 20 / 8, "acc": 10 / 8, "dram": 1300 / 8}
+
+#: Supply voltage for which the energies of events hold, in volts.
+TABLE_VOLTS = 0.9
+#: Leakage of a bit of memory in amperes at `_LEAKAGE_VOLTS`: the widths of a cell's transistors that are off (4.62
+#: times 45 nm) times 10.8 nA per micrometer, the subthreshold current of ITRS low operating power transistors of 45 nm
+#: at 350 K in CACTI 6.5 (`technology.cc`). The current grows with the fifth power of the voltage, as in McPAT's models.
+_BIT_LEAKAGE, _LEAKAGE_VOLTS, _LEAKAGE_POWER = 4.62 * 0.045 * 10.8e-9, 0.7, 5
+#: Bits of an instruction.
+_WORD_BITS = 64
+
+
+@dataclass(frozen=True)
+class PowerState:
+    """Clock frequency, as a share of the fastest, and the supply voltage in volts that it needs."""
+
+    share: float
+    volts: float
+
+    def energy_uj(self, chip: float, dram: float) -> float:
+        """Return the energy in microjoules of events that take `chip` on the chip, by the table, and `dram` in DRAM.
+
+        The energy of an event on the chip is proportional to the square of the voltage.
+        """
+        return chip * (self.volts / TABLE_VOLTS) ** 2 + dram
+
+
+#: Power states, slowest first. The voltages are the operating points of the graphics processor of the Rockchip RK3568
+#: between 200 and 800 MHz (`arch/arm64/boot/dts/rockchip/rk356x.dtsi` of Linux).
+POWER_STATES = (
+    PowerState(0.25, 0.825),
+    PowerState(0.375, 0.825),
+    PowerState(0.5, 0.825),
+    PowerState(0.75, 0.825),
+    PowerState(0.875, 0.9),
+    PowerState(1.0, 1.0),
+)
+
+
+def leakage_mw(config: MlaConfig, volts: float) -> float:
+    """Return the leakage of the memories on the chip in milliwatts; that of the logic is not counted."""
+    bits = 8 * (config.sp_bytes + config.acc_bytes) + _WORD_BITS * config.wis_words
+    current = bits * _BIT_LEAKAGE * (volts / _LEAKAGE_VOLTS) ** _LEAKAGE_POWER
+    return current * volts * 1e3
 
 
 def energy_uj(config: MlaConfig, counts: Mapping[str, int]) -> float:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import IO, Any
@@ -237,6 +237,7 @@ class JsonLines(ServingObserver):
                 "delay_cycles": result.delay if self.clocked else None,
                 "together": result.batch_size,
                 **({"variant": result.variant, "why": result.why} if result.variant else {}),
+                **({"power": asdict(result.power)} if result.power else {}),
                 "version": result.version.number,
                 "programs": list(result.version.digests),
                 "outputs": {name: _sha256(array) for name, array in result.outputs.items()},

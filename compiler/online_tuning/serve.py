@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from compiler.cache.content_store import ContentStore
+from compiler.cost.energy import PowerState
 from compiler.online_tuning.observers import (
     SCHEMA_VERSION,
     Document,
@@ -24,6 +25,17 @@ from compiler.online_tuning.search_worker import SearchJob
 from compiler.options import DramTiming
 from compiler.pipeline import ModelCompiler
 from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import Session, dram_bytes
+from compiler.serving.power import (
+    STATES,
+    PowerGovernor,
+    PowerLimits,
+    PowerManagedServer,
+    PowerSegment,
+    measured_segments,
+    throttled,
+    zero_inputs,
+)
 from compiler.serving.request import Request, RequestSource
 from compiler.serving.reuse import ReusingServer
 from compiler.serving.server import (
@@ -35,8 +47,10 @@ from compiler.serving.server import (
     serving_bytes,
     version_bytes,
 )
+from compiler.util.progress import progress
 from cosim.device import Device
 from cosim.golden import GoldenDevice
+from hw.config import MlaConfig
 from hw.errors import InputError
 
 
@@ -79,6 +93,8 @@ class Serving:
         Cache of safety proofs.
     reusing : CompiledNetwork or None
         The network compiled with `reuse`, for requests whose inputs repeat.
+    power : PowerLimits or None
+        Limits of power and time; None if power is not managed.
     """
 
     network: CompiledNetwork
@@ -91,6 +107,7 @@ class Serving:
     profile: Path | None = None
     proofs: ContentStore | None = None
     reusing: CompiledNetwork | None = None
+    power: PowerLimits | None = None
 
 
 def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) -> Device:
@@ -109,26 +126,65 @@ def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) 
         size += version_bytes(serving.reusing)
     if device == "golden":
         return GoldenDevice(network.config, size)
+    return _rtl(network.config, size, serving.dram, waves=waves)
+
+
+def _rtl(config: MlaConfig, size: int, dram: DramTiming, *, waves: bool = False) -> Device:
     from compiler.util.progress import building
     from cosim.rtl.build import Variant
     from cosim.rtl.rtl_device import RtlDevice
 
-    latency, rate = serving.dram.latency, serving.dram.bytes_per_cycle or network.config.n
     return RtlDevice(
-        network.config,
+        config,
         size,
-        latency=latency,
-        bytes_per_cycle=rate,
-        throttle=serving.dram.throttle,
+        latency=dram.latency,
+        bytes_per_cycle=dram.bytes_per_cycle or config.n,
+        throttle=dram.throttle,
         variant=Variant(waves=waves),
         monitor=building,
     )
 
 
+def governed(serving: Serving) -> PowerGovernor | None:
+    """Return the governor of the power states, if power is managed, after measuring a request in each state.
+
+    Raises
+    ------
+    InputError
+        The power cap cannot be kept, or the network has control flow.
+    """
+    network, limits = serving.network, serving.power
+    if limits is None:
+        return None
+    if any(stage.control for stage in network.stages):
+        raise InputError(
+            f"{network.name} has control flow, so that the time of a request depends on its data: power states can "
+            "only be chosen for networks without"
+        )
+    size = dram_bytes(network)
+    with (
+        _rtl(network.config, size, serving.dram) as device,
+        progress("measuring a request in each power state", len(STATES), "states") as task,
+    ):
+        session = Session(device, network)
+        session.run(zero_inputs(network))  # loads the programs
+
+        def segments(state: PowerState) -> tuple[PowerSegment, ...]:
+            found = measured_segments(session, throttled(serving.dram, state))
+            task.advance(1)
+            return found
+
+        return PowerGovernor(network.config, segments, limits)
+
+
 def serve(
-    serving: Serving, device: Device, requests: RequestSource, listeners: Sequence[ServingObserver]
+    serving: Serving,
+    device: Device,
+    requests: RequestSource,
+    listeners: Sequence[ServingObserver],
+    governor: PowerGovernor | None = None,
 ) -> int:
-    """Serve requests and return the exit status.
+    """Serve requests and return the exit status; a governor chooses the power state of each.
 
     Raises
     ------
@@ -137,16 +193,21 @@ def serve(
     """
     with ExitStack() as stack:
         stop = stack.enter_context(interruptible())
-        return _Run(serving, device, listeners, stack).go(requests, stop)
+        return _Run(serving, device, listeners, stack, governor).go(requests, stop)
 
 
 class _Run:
     """State of one serving run."""
 
     def __init__(
-        self, serving: Serving, device: Device, listeners: Sequence[ServingObserver], stack: ExitStack
+        self,
+        serving: Serving,
+        device: Device,
+        listeners: Sequence[ServingObserver],
+        stack: ExitStack,
+        governor: PowerGovernor | None,
     ):
-        self.serving, self.device, self.listeners = serving, device, listeners
+        self.serving, self.device, self.listeners, self.governor = serving, device, listeners, governor
         self.server = Server(device, serving.network, serving.max_in_flight, serving.proofs)
         self.requests = self._submitter()
         self.events = ServingEvents(self._event)
@@ -158,8 +219,10 @@ class _Run:
         self.windows = VersionStats(self.server, self._window) if clocked else None
         self.adapter = self._adapter(serving.job, stack) if serving.job else None
 
-    def _submitter(self) -> Server | DynamicBatcher | ReusingServer:
+    def _submitter(self) -> Server | DynamicBatcher | ReusingServer | PowerManagedServer:
         """Return the object that receives the requests."""
+        if self.governor is not None:
+            return PowerManagedServer(self.server, self.governor, self.serving.dram)
         if self.serving.reusing is not None:
             version, _ = self.server.add(self.serving.reusing)
             return ReusingServer(self.server, version)
@@ -194,7 +257,7 @@ class _Run:
             if change.at == number:
                 self.device.set_dram_timing(change.latency, change.rate)
                 self.device.set_throttle(change.throttle)
-        if isinstance(self.requests, Server):
+        if isinstance(self.requests, (Server, PowerManagedServer)):
             self.requests.submit(request.inputs, stream=request.stream, reset=request.reset)
         else:
             self.requests.submit(request.inputs)

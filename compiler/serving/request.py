@@ -59,6 +59,32 @@ class MacroTime:
 
 
 @dataclass(frozen=True)
+class RequestPower:
+    """Time, power state and energy of a request.
+
+    Parameters
+    ----------
+    arrival_ms, start_ms, finish_ms : float
+        Milliseconds from the start of the stream to the arrival, the start and the completion of the request.
+    clock_mhz, volts : float
+        Power state in which it ran.
+    energy_uj, milliwatts : float
+        Energy from start to completion, and mean power.
+    deadline_met : bool or None
+        True if it was complete before the deadline; None if there is none.
+    """
+
+    arrival_ms: float
+    start_ms: float
+    finish_ms: float
+    clock_mhz: float
+    volts: float
+    energy_uj: float
+    milliwatts: float
+    deadline_met: bool | None
+
+
+@dataclass(frozen=True)
 class RequestResult:
     """Result of a completed request.
 
@@ -89,7 +115,9 @@ class RequestResult:
     states, next_states : dict
         States of the stream before and after the request, by name.
     variant, why : str
-        Which of several variants of the programs ran, and why; empty if there is no choice.
+        Which of several variants of the programs, or which power state, ran, and why; empty if there is no choice.
+    power : RequestPower or None
+        Time, power state and energy, if power is managed.
     """
 
     index: int
@@ -108,6 +136,7 @@ class RequestResult:
     next_states: Arrays = field(default_factory=dict)
     variant: str = ""
     why: str = ""
+    power: RequestPower | None = None
 
     @property
     def throttle(self) -> float:

@@ -46,10 +46,10 @@ GENERATORS: "Registry[Generator]" = Registry(
     base="compiler.tuning.generators.generator:Generator",
     guard="compiler.tuning.plugin_errors:guarded_generator",
     classes={
-        "fusion": "compiler.tuning.generators.schedule_generators:FusionGenerator",
+        "fusion": "compiler.tuning.generators.included:FusionGenerator",
         "nearest": "compiler.llm.generate.candidate_pool:NearestGenerator",
-        "tiling": "compiler.tuning.generators.schedule_generators:TilingGenerator",
-        "peephole": "compiler.tuning.generators.peephole:PeepholeGenerator",
+        "tiling": "compiler.tuning.generators.included:TilingGenerator",
+        "peephole": "compiler.tuning.generators.included:PeepholeGenerator",
     },
     aliases={"polish": "peephole"},
 )

@@ -15,8 +15,7 @@ from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.constraints import UNCONSTRAINED, Objective
 from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
-from compiler.tuning.generators.peephole import PeepholeGenerator
-from compiler.tuning.generators.schedule_generators import TilingGenerator
+from compiler.tuning.generators.included import PeepholeGenerator, TilingGenerator
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.tuner import rejection_reason

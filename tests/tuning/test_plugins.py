@@ -12,7 +12,7 @@ from compiler.profile.measurement import Rejected
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.generators.generator import Candidate
-from compiler.tuning.generators.peephole import PeepholeGenerator
+from compiler.tuning.generators.included import PeepholeGenerator
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.registry import GENERATORS
 from compiler.tuning.search.generator_search import GeneratorSearch

@@ -9,7 +9,7 @@ from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.tuning.calibration.calibration_networks import chains, singles
 from compiler.tuning.edits.rewrites import encode_items, parse_items
-from compiler.tuning.generators.peephole import REWRITES
+from compiler.tuning.generators.included import REWRITES
 from hw.config import load_target
 from hw.errors import InputError
 from hw.isa.commands import UNIT_FIELDS, field_of
