@@ -1,9 +1,11 @@
 """`mla serve`: serves inference requests, with optional online tuning."""
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -31,6 +33,7 @@ from compiler.cli.search import (
     targets_of,
 )
 from compiler.util.files import PACKAGE_SUFFIX, write_output, write_report
+from compiler.util.tables import counted
 from hw.errors import shown
 
 if TYPE_CHECKING:
@@ -136,12 +139,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-#: Clock in MHz if power is managed.
+#: Clock in MHz for simulated time and power.
 _CLOCK_MHZ = 100.0
 
 
 def _add_power(parser: argparse.ArgumentParser) -> None:
-    """Add the options of power management."""
+    """Add the options of power management and of simulated time."""
     parser.add_argument(
         "--power-cap",
         metavar="MW",
@@ -156,12 +159,20 @@ def _add_power(parser: argparse.ArgumentParser) -> None:
         help="choose the power state that takes the least energy of those in which a request is complete MS "
         "milliseconds after it arrived",
     )
-    parser.add_argument(
+    arrivals = parser.add_mutually_exclusive_group()
+    arrivals.add_argument(
         "--interval",
         metavar="MS",
         type=positive,
-        help="a request arrives every MS milliseconds (default: --deadline; without it, when the previous request is "
-        "complete)",
+        help="a request arrives every MS milliseconds of simulated time at --clock (default: --deadline; without it, "
+        "when the previous request is complete)",
+    )
+    arrivals.add_argument(
+        "--arrivals",
+        metavar="FILE",
+        type=Path,
+        help="times of arrival in milliseconds of simulated time at --clock, in ascending order, separated by spaces "
+        "or newlines; one request per time unless --requests is given",
     )
 
 
@@ -171,8 +182,42 @@ def _power_limits(args: argparse.Namespace) -> "PowerLimits | None":
 
     if args.power_cap is None and args.deadline is None:
         return None
-    interval = args.deadline if args.interval is None else args.interval
-    return PowerLimits(args.clock or _CLOCK_MHZ, args.power_cap, args.deadline, interval)
+    return PowerLimits(args.clock or _CLOCK_MHZ, args.power_cap, args.deadline)
+
+
+def _arrivals(args: argparse.Namespace) -> "Iterator[float] | None":
+    """Return the times of arrival in milliseconds; None if there are none.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or has not one time for each request, in ascending order.
+    """
+    from compiler.util.files import read_input
+    from hw.errors import InputError
+
+    if args.arrivals is None:
+        interval = args.deadline if args.interval is None else args.interval
+        return None if interval is None else (interval * number for number in count())
+    words = read_input(args.arrivals).decode(errors="replace").split()
+    times = []
+    for number, word in enumerate(words, 1):
+        try:
+            time = float(word)
+        except ValueError:
+            time = math.nan
+        if not 0 <= time < math.inf or (times and time < times[-1]):
+            raise InputError(
+                f"{args.arrivals}: time {number} must be a number of milliseconds, not less than the one before, not "
+                f"{shown(word)}"
+            )
+        times.append(time)
+    if len(times) < (args.requests or 1):
+        raise InputError(
+            f"{args.arrivals}: has {counted(len(times), 'time')} for {args.requests or 1} requests"
+        )
+    args.requests = args.requests or len(times)
+    return iter(times)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -187,6 +232,7 @@ def run(args: argparse.Namespace) -> int:
     check_files(args, "out", "profile", "picture")
     _check(args)
     check_method(args)
+    arrivals = _arrivals(args)
     network, job = _network(args)
     reusing = _reusing(args)
     serving = Serving(
@@ -201,8 +247,11 @@ def run(args: argparse.Namespace) -> int:
         None if args.no_cache else ContentStore(),
         reusing,
         _power_limits(args),
+        None if arrivals is None else args.clock or _CLOCK_MHZ,
     )
     requests = requests_of(args, network)
+    if arrivals is not None:
+        requests = requests.at(arrivals)
     clocked = args.device == "rtl"
     listeners: list[ServingObserver] = [history := ServingHistory(clocked=clocked)]
     governor = governed(serving)
@@ -275,17 +324,18 @@ def _check(args: argparse.Namespace) -> None:
                 raise InputError(f"{option} cannot be combined with {power}")
         if args.conditions_at:
             raise InputError(f"--conditions-at cannot be combined with {power}")
-    elif args.interval is not None:
-        raise InputError("--interval requires --power-cap or --deadline")
-    if args.device == "golden" and (args.adapt or args.conditions_at or power):
-        option = power or ("--adapt" if args.adapt else "--conditions-at")
+    timed = next((f"--{name}" for name in ("interval", "arrivals") if vars(args)[name] is not None), None)
+    if timed and args.reuse:
+        raise InputError(f"--reuse cannot be combined with {timed}")
+    if args.device == "golden" and (args.adapt or args.conditions_at or power or timed):
+        option = power or timed or ("--adapt" if args.adapt else "--conditions-at")
         raise InputError(f"{option} needs --device rtl: the golden model has no clock")
     if args.adapt and args.model.suffix.lower() == PACKAGE_SUFFIX:
         raise InputError(f"{args.model} is already compiled: --adapt needs the model itself")
     own = [name for name in vars(args) if name.startswith(("endpoint", "target_"))]
     for name in ("trials_per_request", "adapt_from", "schedule", "method", "generator", "clock", *own):
-        if vars(args)[name] is not None and not args.adapt and not (name == "clock" and power):
-            others = ", --power-cap or --deadline" if name == "clock" else ""
+        if vars(args)[name] is not None and not args.adapt and not (name == "clock" and (power or timed)):
+            others = ", --power-cap, --deadline, --interval or --arrivals" if name == "clock" else ""
             raise InputError(f"--{name.replace('_', '-')} requires --adapt{others}")
     if args.picture and args.device == "golden":
         raise InputError("--picture needs --device rtl: the golden model has no clock")

@@ -19,7 +19,7 @@ from compiler.profile.counters import ByTag, bound, growth, with_stalled
 from compiler.profile.measurement import HardwareProfile
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
-from compiler.serving.request import RequestResult
+from compiler.serving.request import RequestResult, RequestTime
 from compiler.serving.server import Server
 from compiler.serving.versions import Version
 from compiler.tuning_db.database import TuningDatabase
@@ -237,6 +237,7 @@ class JsonLines(ServingObserver):
                 "delay_cycles": result.delay if self.clocked else None,
                 "together": result.batch_size,
                 **({"variant": result.variant, "why": result.why} if result.variant else {}),
+                **({"time": asdict(result.time)} if result.time else {}),
                 **({"power": asdict(result.power)} if result.power else {}),
                 "version": result.version.number,
                 "programs": list(result.version.digests),
@@ -265,15 +266,20 @@ class ServingHistory(ServingObserver):
         All decisions in order.
     windows : list of VersionWindow
         Cycle breakdown of each measurement window.
+    times : list of RequestTime
+        Simulated times of the requests, if they arrive at given times or power is managed.
     """
 
     def __init__(self, *, clocked: bool):
         self.clocked = clocked
         self.cycles, self.versions = list[int](), list[int]()
         self.events, self.windows = list[Document](), list[VersionWindow]()
+        self.times = list[RequestTime]()
 
     def result(self, result: RequestResult) -> None:
         """Record a request."""
+        if result.time:
+            self.times.append(result.time)
         self.cycles.append(result.cycles // result.batch_size)
         self.versions.append(result.version.number)
 
@@ -312,9 +318,27 @@ class ServingHistory(ServingObserver):
             # The first request, which also fetches the first programs, is not comparable with later ones.
             early = median(self.cycles[1 : 1 + _LAST_REQUESTS] or self.cycles)
             parts.append(f"{early:,.0f} cycles for the first ones, {self.last:,.0f} for the last ones")
+        if latency := self.latency():
+            parts.append(f"latency {latency['p50_ms']:.4g} ms, {latency['p99_ms']:.4g} ms for 99%")
+            parts.append(f"{latency['requests_per_second']:,.0f} requests per second")
         if adapted:
             parts += [counted(self.count(event), noun) for event, noun in _COUNTED.items()]
         return "; ".join(parts)
+
+    def latency(self) -> dict[str, float] | None:
+        """Return latencies and throughput in simulated time; None if requests have no times."""
+        if not self.times:
+            return None
+        latencies = [time.latency_ms for time in self.times]
+        p50, p99 = np.percentile(latencies, (50, 99), method="inverted_cdf")
+        seconds = (self.times[-1].finish_ms - self.times[0].arrival_ms) / 1e3
+        return {
+            "mean_ms": float(np.mean(latencies)),
+            "p50_ms": float(p50),
+            "p99_ms": float(p99),
+            "max_ms": max(latencies),
+            "requests_per_second": len(latencies) / seconds,
+        }
 
     def document(self) -> dict[str, Any]:
         """Return the summary as a JSON document."""
@@ -331,6 +355,7 @@ class ServingHistory(ServingObserver):
             "windows": [window.document() for window in self.windows],
             "events": self.events,
             "endpoint": asked[-1] if asked else None,
+            "latency": self.latency(),
         }
 
 

@@ -43,6 +43,7 @@ from compiler.serving.server import (
     DynamicBatcher,
     InterruptHandler,
     Server,
+    TimedServer,
     interruptible,
     serving_bytes,
     version_bytes,
@@ -95,6 +96,8 @@ class Serving:
         The network compiled with `reuse`, for requests whose inputs repeat.
     power : PowerLimits or None
         Limits of power and time; None if power is not managed.
+    clock : float or None
+        Frequency of the clock in MHz if requests arrive at given times.
     """
 
     network: CompiledNetwork
@@ -108,6 +111,7 @@ class Serving:
     proofs: ContentStore | None = None
     reusing: CompiledNetwork | None = None
     power: PowerLimits | None = None
+    clock: float | None = None
 
 
 def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) -> Device:
@@ -219,13 +223,15 @@ class _Run:
         self.windows = VersionStats(self.server, self._window) if clocked else None
         self.adapter = self._adapter(serving.job, stack) if serving.job else None
 
-    def _submitter(self) -> Server | DynamicBatcher | ReusingServer | PowerManagedServer:
+    def _submitter(self) -> Server | DynamicBatcher | ReusingServer | PowerManagedServer | TimedServer:
         """Return the object that receives the requests."""
         if self.governor is not None:
             return PowerManagedServer(self.server, self.governor, self.serving.dram)
         if self.serving.reusing is not None:
             version, _ = self.server.add(self.serving.reusing)
             return ReusingServer(self.server, version)
+        if self.serving.clock is not None:
+            return TimedServer(self.server, self.serving.clock)
         return DynamicBatcher(self.server) if self.serving.network.batch > 1 else self.server
 
     def go(self, requests: RequestSource, stop: InterruptHandler) -> int:
@@ -257,10 +263,10 @@ class _Run:
             if change.at == number:
                 self.device.set_dram_timing(change.latency, change.rate)
                 self.device.set_throttle(change.throttle)
-        if isinstance(self.requests, (Server, PowerManagedServer)):
+        if isinstance(self.requests, Server):
             self.requests.submit(request.inputs, stream=request.stream, reset=request.reset)
         else:
-            self.requests.submit(request.inputs)
+            self.requests.submit(request)
         self._results(wait=False)
         dram = self.serving.dram
         if self.adapter:

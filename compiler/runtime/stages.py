@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -397,12 +398,15 @@ class StagedNetwork:
         """Return the smallest variant for `count` samples; None if only the programs for whole batches suffice."""
         return next((each for each in self.smaller if count <= each.batch), None)
 
-    def best_batch(self, waiting: int) -> int:
-        """Return how many waiting samples to run in one batch, so that the estimated work per sample is minimal."""
+    def best_batch(self, waiting: int, measured: Mapping[int, float] = MappingProxyType({})) -> int:
+        """Return how many waiting samples to run in one batch, so that the work per sample is minimal.
+
+        The work of a batch size is its measured cycles or, if they are unknown, the lower bound on them.
+        """
         best, least = 0, 0.0
         for batch, floor in [*((each.batch, each.floor) for each in self.smaller), (self.batch, self.floor)]:
             count = min(waiting, batch)
-            cycles = floor.cycles(self.config) / count
+            cycles = measured.get(batch, floor.cycles(self.config)) / count
             if count > best and (not best or cycles <= least):
                 best, least = count, cycles
         return best

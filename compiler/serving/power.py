@@ -13,7 +13,7 @@ from compiler.options import DramTiming
 from compiler.profile.counters import growth, read_counts
 from compiler.runtime.session import Session
 from compiler.runtime.stages import StagedNetwork
-from compiler.serving.request import Arrays, RequestPower, RequestResult
+from compiler.serving.request import Request, RequestPower, RequestResult, RequestTime
 from compiler.serving.server import Server
 from compiler.util.tables import counted
 from hw.config import MlaConfig
@@ -52,14 +52,11 @@ class PowerLimits:
         Maximum mean power in milliwatts in every window of `WINDOW_MS`.
     deadline : float or None
         Milliseconds after its arrival in which a request should be complete.
-    interval : float or None
-        Milliseconds between arrivals; None: a request arrives when the previous one is complete.
     """
 
     clock: float
     cap: float | None = None
     deadline: float | None = None
-    interval: float | None = None
 
 
 def throttled(dram: DramTiming, state: PowerState) -> DramTiming:
@@ -251,7 +248,7 @@ class PowerGovernor:
         most = _SAME_COST * min(map(cost, states))
         return min((each for each in states if cost(each) <= most), key=self._milliseconds)
 
-    def record(self, plan: PowerPlan, arrival: float, cycles: float) -> RequestPower:
+    def record(self, plan: PowerPlan, arrival: float, cycles: float) -> tuple[RequestTime, RequestPower]:
         """Add a request to the trace, given its measured cycles of the fastest clock."""
         idle = plan.start - self.trace.end
         intervals = self.intervals(plan.state, cycles)
@@ -259,16 +256,10 @@ class PowerGovernor:
         energy = sum(microjoules for _, microjoules in intervals)
         met = None if self.limits.deadline is None else self.trace.end <= arrival + self.limits.deadline
         self.missed += met is False
-        return RequestPower(
-            arrival,
-            plan.start,
-            self.trace.end,
-            self.limits.clock * plan.state.share,
-            plan.state.volts,
-            energy,
-            energy / (self.trace.end - plan.start),
-            met,
-        )
+        time = RequestTime(arrival, plan.start, self.trace.end)
+        clock = self.limits.clock * plan.state.share
+        power = energy / (time.finish_ms - time.start_ms)
+        return time, RequestPower(clock, plan.state.volts, energy, power, met)
 
     def summary(self) -> str:
         """Return the energy, the highest power and the missed deadlines as a line of text."""
@@ -284,7 +275,6 @@ class PowerGovernor:
             "clock_mhz": limits.clock,
             "cap_mw": limits.cap,
             "deadline_ms": limits.deadline,
-            "interval_ms": limits.interval,
             "window_ms": WINDOW_MS,
             "peak_mw": self.trace.peak(),
             "energy_uj": self.trace.total_uj,
@@ -352,7 +342,7 @@ class PowerManagedServer:
         """Number of submitted requests."""
         return self.server.submitted
 
-    def submit(self, inputs: Arrays, *, stream: str = "", reset: bool = False) -> None:
+    def submit(self, request: Request) -> None:
         """Run a request to completion.
 
         Raises
@@ -360,15 +350,15 @@ class PowerManagedServer:
         InputError
             As in `Server.submit`.
         """
-        governor, interval = self.governor, self.governor.limits.interval
-        arrival = governor.trace.end if interval is None else interval * self.submitted
+        governor = self.governor
+        arrival = governor.trace.end if request.arrival is None else request.arrival
         plan = governor.plan(arrival)
         self.server.device.set_throttle(throttled(self.dram, plan.state).throttle)
-        self.server.submit(inputs, stream=stream, reset=reset)
+        self.server.submit(request.inputs, stream=request.stream, reset=request.reset)
         (result,) = self.server.results(wait=True)
-        power = governor.record(plan, arrival, self._cycles(result, plan.state))
+        time, power = governor.record(plan, arrival, self._cycles(result, plan.state))
         variant = f"{power.clock_mhz:g} MHz, {power.volts:g} V"
-        self._ready.append(replace(result, variant=variant, why=plan.why, power=power))
+        self._ready.append(replace(result, variant=variant, why=plan.why, time=time, power=power))
 
     def _cycles(self, result: RequestResult, state: PowerState) -> float:
         """Return the cycles of the fastest clock, of which the chip's clock has a share."""

@@ -1,7 +1,7 @@
 """Requests: source of inputs, state in flight, and results."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from numpy.typing import NDArray
 
@@ -27,11 +27,14 @@ class Request:
         Name of the stream whose states the request reads and updates, if the network has states.
     reset : bool
         True to start from the initial states.
+    arrival : float or None
+        Time of arrival in milliseconds of simulated time; None: when the previous request is complete.
     """
 
     inputs: Arrays
     stream: str = ""
     reset: bool = False
+    arrival: float | None = None
 
 
 @dataclass(frozen=True)
@@ -59,13 +62,25 @@ class MacroTime:
 
 
 @dataclass(frozen=True)
+class RequestTime:
+    """Milliseconds of simulated time to the arrival, the start and the completion of a request."""
+
+    arrival_ms: float
+    start_ms: float
+    finish_ms: float
+
+    @property
+    def latency_ms(self) -> float:
+        """Milliseconds from arrival to completion."""
+        return self.finish_ms - self.arrival_ms
+
+
+@dataclass(frozen=True)
 class RequestPower:
-    """Time, power state and energy of a request.
+    """Power state and energy of a request.
 
     Parameters
     ----------
-    arrival_ms, start_ms, finish_ms : float
-        Milliseconds from the start of the stream to the arrival, the start and the completion of the request.
     clock_mhz, volts : float
         Power state in which it ran.
     energy_uj, milliwatts : float
@@ -74,9 +89,6 @@ class RequestPower:
         True if it was complete before the deadline; None if there is none.
     """
 
-    arrival_ms: float
-    start_ms: float
-    finish_ms: float
     clock_mhz: float
     volts: float
     energy_uj: float
@@ -116,8 +128,10 @@ class RequestResult:
         States of the stream before and after the request, by name.
     variant, why : str
         Which of several variants of the programs, or which power state, ran, and why; empty if there is no choice.
+    time : RequestTime or None
+        Simulated times, if requests arrive at given times or power is managed.
     power : RequestPower or None
-        Time, power state and energy, if power is managed.
+        Power state and energy, if power is managed.
     """
 
     index: int
@@ -136,6 +150,7 @@ class RequestResult:
     next_states: Arrays = field(default_factory=dict)
     variant: str = ""
     why: str = ""
+    time: RequestTime | None = None
     power: RequestPower | None = None
 
     @property
@@ -244,3 +259,8 @@ class RequestSource:
 
     each: Iterator[Request]
     ready: Callable[[], bool] = lambda: True
+
+    def at(self, arrivals: Iterable[float]) -> "RequestSource":
+        """Return a source of the same requests, which arrive at given times in milliseconds."""
+        timed = zip(self.each, arrivals, strict=False)
+        return replace(self, each=(replace(request, arrival=arrival) for request, arrival in timed))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import ceil
 from statistics import median
 
-from compiler.serving.request import Arrays, RequestResult
+from compiler.serving.request import Request, RequestResult
 from compiler.serving.server import Server
 from compiler.serving.versions import Version
 
@@ -52,7 +52,7 @@ class ReusingServer:
         """Number of submitted requests."""
         return self.server.submitted
 
-    def submit(self, inputs: Arrays) -> None:
+    def submit(self, request: Request) -> None:
         """Submit a request; block while there is no free slot.
 
         Raises
@@ -60,7 +60,7 @@ class ReusingServer:
         InputError
             An input is missing or unknown, or its shape or type differs from the model's.
         """
-        index = self.server.submit(inputs, version=self.reusing if self._position < _PAIR else None)
+        index = self.server.submit(request.inputs, version=self.reusing if self._position < _PAIR else None)
         if self._position == _PAIR - 1 and self._judged is None:
             self._judged = index
         self._position = (self._position + 1) % (_PAIR + self._gap)

@@ -17,7 +17,7 @@ from compiler.runtime.compiled import CompiledNetwork, split_batch, stack_batch
 from compiler.runtime.session import run_control_flow
 from compiler.runtime.stages import Stage
 from compiler.serving.issue_queue import IssueQueue, StageIO
-from compiler.serving.request import Arrays, InFlightRequest, RequestResult, Steps
+from compiler.serving.request import Arrays, InFlightRequest, Request, RequestResult, RequestTime, Steps
 from compiler.serving.versions import PAGE, Buffers, FirstFitAllocator, Version, Versions, coded
 from cosim.device import Device
 from cosim.driver import Driver
@@ -399,7 +399,7 @@ class DynamicBatcher:
         self._sent: deque[list[Arrays]] = deque()
         self.submitted = 0
 
-    def submit(self, inputs: Arrays) -> None:
+    def submit(self, request: Request) -> None:
         """Queue a request; block while the server has no free slot and the batch is full.
 
         Raises
@@ -408,7 +408,7 @@ class DynamicBatcher:
             An input is missing or unknown, or its shape or type differs from the model's.
         """
         network, server = self.server.current.network, self.server
-        self._waiting.append(network.check_sample(inputs))
+        self._waiting.append(network.check_sample(request.inputs))
         self.submitted += 1
         if server.busy < server.max_in_flight or len(self._waiting) == network.batch:
             self._send()
@@ -437,6 +437,76 @@ class DynamicBatcher:
             replace(result, index=first + number, inputs=inputs, outputs=outputs, batch_size=len(group))
             for number, (inputs, outputs) in enumerate(zip(group, parts, strict=True))
         ]
+
+
+class TimedServer:
+    """Runs requests that arrive at given times, in batches of those that have arrived when the machine becomes free.
+
+    Parameters
+    ----------
+    server : Server
+        Server on a machine with a clock, which receives requests from this object only.
+    clock : float
+        Frequency of the machine's clock in MHz.
+    """
+
+    def __init__(self, server: Server, clock: float):
+        self.server, self.clock = server, clock
+        self.now, self.submitted = 0.0, 0
+        self._waiting: deque[tuple[int, float, Request]] = deque()
+        self._measured: dict[int, float] = {}  # cycles of a batch by the batch size of its programs
+        self._ready: list[RequestResult] = []
+
+    def submit(self, request: Request) -> None:
+        """Queue a request, and run those that start before it arrives.
+
+        Raises
+        ------
+        InputError
+            An input is missing or unknown, or its shape or type differs from the model's.
+        """
+        network = self.server.current.network
+        if network.batch > 1:
+            request = replace(request, inputs=network.check_sample(request.inputs))
+        else:
+            network.check(request.inputs)
+        arrival = self.now if request.arrival is None else request.arrival
+        while self._waiting and max(self.now, self._waiting[0][1]) < arrival:
+            self._run()
+        self._waiting.append((self.submitted, arrival, request))
+        self.submitted += 1
+
+    def results(self, *, wait: bool = False) -> list[RequestResult]:
+        """Return the results since the last call, in order; with `wait`, those of all requests."""
+        while wait and self._waiting:
+            self._run()
+        out, self._ready = self._ready, []
+        return out
+
+    def _run(self) -> None:
+        """Run one batch of the requests that have arrived when it starts."""
+        server, network = self.server, self.server.current.network
+        start = max(self.now, self._waiting[0][1])
+        arrived = sum(arrival <= start for _, arrival, _ in self._waiting)
+        count = network.best_batch(arrived, self._measured)
+        group = [self._waiting.popleft() for _ in range(count)]
+        if network.batch > 1:
+            server.submit(stack_batch(network, [request.inputs for _, _, request in group]), count)
+        else:
+            ((_, _, request),) = group
+            server.submit(request.inputs, stream=request.stream, reset=request.reset)
+        (result,) = server.results(wait=True)
+        variant = network.for_samples(count)
+        self._measured[variant.batch if variant else network.batch] = result.cycles
+        self.now = start + (result.cycles + result.delay) / (self.clock * 1e3)
+        parts = split_batch(network, result.outputs, count) if network.batch > 1 else [result.outputs]
+        for (index, arrival, request), outputs in zip(group, parts, strict=True):
+            time = RequestTime(arrival, start, self.now)
+            self._ready.append(
+                replace(
+                    result, index=index, inputs=request.inputs, outputs=outputs, batch_size=count, time=time
+                )
+            )
 
 
 def serving_bytes(

@@ -17,7 +17,7 @@ from compiler.runtime.package_writer import from_bytes, to_bytes
 from compiler.runtime.run_report import document, run_samples
 from compiler.runtime.session import Session, dram_bytes
 from compiler.runtime.validation import validate_network
-from compiler.serving.request import RequestResult
+from compiler.serving.request import Request, RequestResult
 from compiler.serving.reuse import ReusingServer
 from compiler.serving.server import Server, serving_bytes, version_bytes
 from cosim.device import Device
@@ -135,7 +135,7 @@ def served(server: ReusingServer, requests: Sequence[Arrays]) -> list[RequestRes
     """Return the results of requests submitted without a pause."""
     out = []
     for inputs in requests:
-        server.submit(inputs)
+        server.submit(Request(inputs))
         out += server.results()
     return out + server.results(wait=True)
 
@@ -202,9 +202,14 @@ def test_each_stage_reuses_its_own_results(rng: np.random.Generator) -> None:
 
 def test_copies_are_restored_after_an_interruption(rng: np.random.Generator) -> None:
     """A program may be interrupted after it has replaced the copy of the inputs, but not that of the outputs."""
-    graph = dense_layers(rng, 1)
+    while True:
+        graph = dense_layers(rng, 1)
+        first, second = drawn(graph, rng), drawn(graph, rng)
+        if not same(
+            evaluate(graph, first), evaluate(graph, second)
+        ):  # all results may be at the limit of int8
+            break
     network, usual = compile(graph, "n4", reuse=True), compile(graph, "n4")
-    first, second = drawn(graph, rng), drawn(graph, rng)
     with open_server(usual, network, rtl=False) as device:
         server = Server(device, usual)
         reusing = server.add(network)[0]

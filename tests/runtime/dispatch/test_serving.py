@@ -8,7 +8,7 @@ import pytest
 
 from compiler.api import compile
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.serving.request import RequestResult
+from compiler.serving.request import Request, RequestResult
 from compiler.serving.server import DynamicBatcher, Server, serving_bytes
 from cosim.device import Device
 from cosim.golden import GoldenDevice
@@ -30,7 +30,7 @@ def serve_all(together: DynamicBatcher, requests: Iterator[dict[str, np.ndarray]
     """Return the results of requests submitted without a pause."""
     results = []
     for inputs in requests:
-        together.submit(inputs)
+        together.submit(Request(inputs))
         results += together.results()
     return results + together.results(wait=True)
 
@@ -87,7 +87,7 @@ def test_wrong_inputs_and_counts() -> None:
     with open_device(network) as device:
         server = Server(device, network, FLIGHTS)
         with pytest.raises(InputError, match=r"input 'x1' must be int8\[3, 8\], not int8\[6, 8\]"):
-            DynamicBatcher(server).submit({"x1": np.zeros((6, 8), np.int8)})
+            DynamicBatcher(server).submit(Request({"x1": np.zeros((6, 8), np.int8)}))
         for count in (0, 3):
             with pytest.raises(InputError, match=rf"takes 1\.\.2 samples at a time, not {count}"):
                 server.submit({"x1": np.zeros((6, 8), np.int8)}, count)
