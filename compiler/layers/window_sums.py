@@ -46,9 +46,9 @@ from hw.isa.enums import DTYPE_BYTES, Dtype, Post, Reduce, Requant, Unit
 
 #: Maximum number of blocks of 2N bytes that N sums of columns depend on.
 _MAX_BLOCKS = 3
-#: Numbers of buffers of image rows that are tried, and number of buffers of results.
-_X_BUFFERS, _Y_BUFFERS = (2, 3, 4), 3
-#: Cycles of MATRIX and of FUSE from one part of a tile to the next one.
+#: Numbers of buffers of image rows that are tried.
+_X_BUFFERS = (2, 3, 4)
+#: Cycles of the units between two tiles.
 _NEXT_PART = 20
 
 
@@ -112,29 +112,37 @@ class ColumnSums:
         blocks = max(row // 2 + self.blocks(row % 2) for row in range(max(last - 1, 0), last + 1))
         return max(blocks, ceil_div(columns * self.channels, 2 * self.n)) * 2 * self.n
 
-    def parts(self, windows: int) -> list[tuple[int, int]]:
-        """Return 0 for even and 1 for odd rows of sums, each with their number, without empty parts."""
-        rows = self.rows(windows)
-        return [(odd, (rows + 1 - odd) // 2) for odd in range(min(2, rows))]
+    def rows_of(self, odd: int, windows: int) -> int:
+        """Return the even or odd rows of sums of an image row."""
+        return (self.rows(windows) + 1 - odd) // 2
 
-    def passes(self, windows: int, rows: int) -> int:
-        """Return the cycles of MATRIX for `rows` image rows."""
-        if not rows:
-            return 0
-        return sum(self.blocks(odd) * max(count * rows, self.n) for odd, count in self.parts(windows))
+    def passes(self, odd: int, windows: int, rows: int) -> int:
+        """Return the cycles of MATRIX for the even or odd rows of sums of `rows` image rows."""
+        sums = self.rows_of(odd, windows) * rows
+        return self.blocks(odd) * max(sums, self.n) if sums else 0
 
 
-class DividedRows(NamedTuple):
-    """Numbers of rows of windows of a tile that FUSE and MATRIX add, with the cycles of both units for the tile.
+class Part(NamedTuple):
+    """Part of a tile that is computed at a time: the even or odd rows of sums of some rows of windows.
 
-    Of the first `apart` rows of windows, MATRIX computes the sums of the columns of each image row, and FUSE adds these
-    for each window. Of the other `together` rows, MATRIX adds all elements of a window.
+    Parameters
+    ----------
+    odd : int
+        0 for even rows of sums, 1 for odd ones.
+    start, rows : int
+        First row of windows, relative to the tile, and number of rows.
+    adds : bool
+        True if MATRIX adds the image rows of a window; False if FUSE adds the sums of their columns.
+    matrix, fuse : int
+        Cycles of MATRIX and FUSE.
     """
 
-    apart: int
-    together: int
-    fuse: int
+    odd: int
+    start: int
+    rows: int
+    adds: bool
     matrix: int
+    fuse: int
 
 
 def _height(rows: int, kernel: int, stride: int) -> int:
@@ -143,20 +151,33 @@ def _height(rows: int, kernel: int, stride: int) -> int:
 
 
 @cache
-def _divided(sums: ColumnSums, kernel: int, stride: int, rows: int, windows: int) -> DividedRows:
-    """Return how a tile of `rows` rows of `windows` windows is computed so that the busiest unit takes the least time.
+def _parts(sums: ColumnSums, kernel: int, stride: int, rows: int, windows: int) -> tuple[Part, ...]:
+    """Return the parts of a tile of `rows` rows of `windows` windows, with which the busier unit takes the least time.
+
+    Odd rows of sums may depend on more blocks than even ones, so that MATRIX adds fewer of their image rows.
 
     Parameters
     ----------
     kernel, stride : int
         Image rows of a window, and the distance of windows in image rows.
     """
-    found, each = [], sums.rows(windows)
-    for apart in range(rows + 1):
-        together, read = rows - apart, _height(apart, kernel, stride)
-        matrix = sums.passes(windows, read) + kernel * sums.passes(windows, together)
-        found.append(DividedRows(apart, together, (apart * kernel + together) * each, matrix))
-    return min(found, key=lambda each: (max(each.fuse, each.matrix), each.apart))
+    choices = list[list[list[Part]]]()
+    for odd in range(2):
+        each, mine = sums.rows_of(odd, windows), list[list[Part]]()
+        for apart in range(rows + 1 if each else 0):
+            together = rows - apart
+            matrix = sums.passes(odd, windows, _height(apart, kernel, stride))
+            parts = [Part(odd, 0, apart, False, matrix, apart * kernel * each)]
+            matrix = kernel * sums.passes(odd, windows, together)
+            parts.append(Part(odd, apart, together, True, matrix, together * each))
+            mine.append([part for part in parts if part.rows])
+        choices.append(mine or [[]])
+    even, odds = (
+        np.array([[sum(part[at] for part in parts) for parts in mine] for at in (-2, -1)]) for mine in choices
+    )
+    busier = (even[:, :, None] + odds[:, None, :]).max(axis=0)
+    first, second = np.unravel_index(busier.argmin(), busier.shape)
+    return tuple(sorted(choices[0][first] + choices[1][second], key=lambda part: (part.adds, part.odd)))
 
 
 @dataclass(frozen=True)
@@ -174,16 +195,19 @@ class WindowSums:
     layer: DepthwiseLayer
     sums: ColumnSums
 
-    def divided(self, rows: int) -> DividedRows:
-        """Return how a tile of `rows` rows of windows is computed."""
+    def parts(self, rows: int) -> tuple[Part, ...]:
+        """Return the parts of a tile of `rows` rows of windows in order of execution."""
         kernel, stride, (_, y) = self.layer.weights.shape[0], self.layer.strides[0], images(self.layer)
-        return _divided(self.sums, kernel, stride, rows, y.w)
+        return _parts(self.sums, kernel, stride, rows, y.w)
 
     def sum_rows(self, rows: int) -> int:
-        """Return the rows of sums of the larger part of a tile of `rows` rows of windows."""
-        apart, together, *_ = self.divided(rows)
-        read = _height(apart, self.layer.weights.shape[0], self.layer.strides[0])
-        return max(read, together) * self.sums.rows(images(self.layer)[1].w)
+        """Return the rows of sums of the largest part of a tile of `rows` rows of windows."""
+        kernel, stride, (_, y) = self.layer.weights.shape[0], self.layer.strides[0], images(self.layer)
+        return max(
+            self.sums.rows_of(part.odd, y.w)
+            * (part.rows if part.adds else _height(part.rows, kernel, stride))
+            for part in self.parts(rows)
+        )
 
     @cached_property
     def left(self) -> int:
@@ -227,6 +251,10 @@ class WindowSums:
         """The other rows of sums."""
         return [row for row in range(len(self.columns_inside)) if row not in self.even]
 
+    def uneven_of(self, odd: int) -> list[int]:
+        """Return the even or odd ones of these."""
+        return [row for row in self.uneven if row % 2 == odd]
+
 
 def window_sums(layer: DepthwiseLayer, config: MlaConfig) -> WindowSums | None:
     """Return the division of a layer into sums of windows of bytes; None if it is not an average that permits it.
@@ -250,10 +278,15 @@ def window_sums(layer: DepthwiseLayer, config: MlaConfig) -> WindowSums | None:
 
 def _tiles(height: int, rows: int) -> Iterator[tuple[int, int]]:
     """Yield the first row and the number of rows of each tile of an image; the units wait for the first one."""
-    first = min(ceil_div(rows, 2), height)
-    yield 0, first
-    for start, count in pieces(height - first, rows):
-        yield first + start, count
+    start = 0
+    for size in (ceil_div(rows, 4), ceil_div(rows, 2)):
+        count = min(size, height - start)
+        if count:
+            yield start, count
+        start += count
+    if start < height:
+        for at, count in pieces(height - start, ceil_div(height - start, ceil_div(height - start, rows))):
+            yield start + at, count
 
 
 def window_sum_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
@@ -264,15 +297,18 @@ def window_sum_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings
     n, (x, y), channels = config.n, images(layer), layer.channels
     kernel, stride = layer.weights.shape[0], layer.strides[0]
     for rows in cuts(y.h):
-        apart, together, fuse, matrix = how.divided(rows)
-        sums, high = how.sum_rows(rows), input_rows(rows, stride, kernel, x.h)
-        if 2 * sums > context.acc_rows:
+        if rows * how.sums.rows_of(0, y.w) > context.acc_rows:
+            continue
+        parts, sums, high = how.parts(rows), how.sum_rows(rows), input_rows(rows, stride, kernel, x.h)
+        # Buffers in banks of their own, unless one row of windows needs more.
+        if (2 if rows == 1 else MAX_SUM_BUFFERS) * sums > context.acc_rows:
             continue
         load = line_beats(high, x.w * channels, (x.w * channels,), n)
         store = 0.0 if context.y_on_chip else rows * y.w * channels / n
         used = how.sums.tiles * n * n
-        used += 0 if context.y_on_chip else _Y_BUFFERS * (max(apart, together) * y.w * channels + n)
-        each = max((load + store) * context.beat, fuse * config.fuse_rate + _NEXT_PART, matrix + _NEXT_PART)
+        used += 0 if context.y_on_chip else LayerSchedule.y_buffers * (rows * y.w * channels + n)
+        fuse, matrix = (sum(part[at] for part in parts) for at in (-1, -2))
+        each = max((load + store) * context.beat, fuse * config.fuse_rate, matrix) + _NEXT_PART
         tiles = layer.batch * ceil_div(y.h, rows)
         cycles = tiles * each + context.latency + (load + store) * context.beat
         for buffers in _X_BUFFERS:
@@ -283,7 +319,6 @@ def window_sum_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings
                         rows=rows,
                         rows_per_load=rows,
                         x_buffers=buffers,
-                        y_buffers=_Y_BUFFERS,
                         acc_buffers=min(MAX_SUM_BUFFERS, context.acc_rows // sums),
                         fold_kernel_width=True,
                         on_chip=context.y_on_chip,
@@ -295,35 +330,25 @@ def window_sum_tile_model(how: WindowSums, s: LayerSchedule, context: LayerConte
     """Return the tile model of an average by sums of windows of bytes."""
     layer, n, (x, y) = how.layer, context.config.n, images(how.layer)
     kernel, stride, row = layer.weights.shape[0], layer.strides[0], layer.channels
-    sums = how.sums.rows(y.w)
     sizes = list(_tiles(y.h, min(s.rows, y.h)))
-    commands = 1 + ceil_div(len(how.uneven), 2)
 
     def tiles() -> Iterator[PipelineTile]:
         for number, (start, rows) in product(range(layer.batch), sizes):
-            apart, together, *_ = how.divided(rows)
-            high = input_rows(rows, stride, kernel, x.h)
+            high, parts = input_rows(rows, stride, kernel, x.h), how.parts(rows)
             loads = (
                 ("w", 0, float(how.sums.tiles * n)),
                 ("x", (number, start), line_beats(high, x.w * row, (x.w * row,), n)),
             )
-            parts = (
-                (apart, how.sums.passes(y.w, _height(apart, kernel, stride)), kernel),
-                (together, kernel * how.sums.passes(y.w, together), 1),
-            )
-            for count, matrix, reads in parts:
-                if count:
-                    yield PipelineTile(
-                        loads,
-                        matrix + _NEXT_PART,
-                        count * sums * reads + _NEXT_PART,
-                        0.0 if context.y_on_chip else count * y.w * row / n,
-                        2 + commands + (not context.y_on_chip),
-                    )
+            for part in parts:
+                stores = part is parts[-1] and not context.y_on_chip
+                commands = 2 + len(how.uneven_of(part.odd)) + stores
+                store = rows * y.w * row / n if stores else 0.0
+                yield PipelineTile(loads, part.matrix, part.fuse, store, commands)
 
-    parts = sum(bool(each) for _, rows in sizes for each in how.divided(rows)[:2])
+    count = layer.batch * sum(len(how.parts(rows)) for _, rows in sizes)
+    most = max(len(how.parts(rows)) for _, rows in sizes)
     return TilePipeline(
-        tiles(), layer.batch * parts, {"w": 1, "x": s.x_buffers}, s.acc_buffers, s.y_buffers, period=2
+        tiles(), count, {"w": 1, "x": s.x_buffers}, s.acc_buffers, s.y_buffers, period=most
     )
 
 
@@ -352,13 +377,8 @@ class WindowSumSteps:
         self.acc = BufferRotation(
             BufferMemory.ACC, f"{layer.name}.acc", max(map(how.sum_rows, sizes)), schedule.acc_buffers
         )
-        most = max(max(how.divided(rows)[:2]) for rows in sizes)
-        self.out = BufferRotation(
-            BufferMemory.SP,
-            f"{layer.name}.y",
-            most * self.y.w * self.y.c + self.n,
-            schedule.y_buffers,
-        )
+        size = max(sizes) * self.y.w * self.y.c + self.n
+        self.out = BufferRotation(BufferMemory.SP, f"{layer.name}.y", size, schedule.y_buffers)
         #: Rows of windows with equally many rows inside the image, and the slots of each such number.
         self.row_runs = how.runs()[0] if layer.counts else [(0, self.y.h, self.kernel)]
         self.kinds = sorted({count for *_, count in self.row_runs})
@@ -407,139 +427,145 @@ class WindowSumSteps:
         """Generate the steps of all tiles."""
         found = list[TileStep]()
         for number, (start, rows) in product(range(self.layer.batch), self.tiles):
-            apart, together, *_ = self.how.divided(rows)
             self.y = self.images[1][number]
-            for at, count, adds in ((start, apart, False), (start + apart, together, True)):
-                if count:
-                    step = TileStep()
-                    image = self.x_tiles.get((number, start, rows), step)
-                    self._part(step, image, self._image(start, rows), (at, count), adds=adds)
-                    found.append(step)
+            y = self.y.address(start, 0, 0) if self.y.on_chip else self.out.next()
+            for part in self.how.parts(rows):
+                step = TileStep()
+                image = self.x_tiles.get((number, start, rows), step)
+                self._add_part(step, image, self._image(start, rows), y, start, part)
+                found.append(step)
+            if not self.y.on_chip:
+                lines = image_lines(self.y, rows, self.y.c, "src", self.y.c)
+                target = self.y.address(start, 0, 0)
+                found[-1].stores.append(self.context.command(Unit.STORE, dram=target, src=y, **lines))
         return found
 
-    def _part(
-        self, step: TileStep, image: BufferRef, held: tuple[int, int], part: tuple[int, int], *, adds: bool
+    def _add_part(
+        self, step: TileStep, image: BufferRef, held: tuple[int, int], y: BufferRef, first: int, part: Part
     ) -> None:
-        """Add the commands of some rows of windows.
+        """Add the MATRIX and FUSE commands of a part of a tile.
 
         Parameters
         ----------
-        image : BufferRef
-            Address of the image rows of the tile.
+        image, y : BufferRef
+            Addresses of the image rows and of the results of the tile.
         held : (int, int)
             First image row of the tile, and number of image rows.
-        part : (int, int)
-            First row of windows, and number of rows.
-        adds : bool
-            True if MATRIX adds the image rows of a window.
+        first : int
+            First row of windows of the tile.
         """
-        (start, rows), (first, height), n = part, held, self.n
-        acc, sums, (low, read) = self.acc.next(), self.how.sums.rows(self.y.w), self._image(*part)
-        walk: dict[str, int] = {"y_count": read, "u0": low - first, "u_y": 1, "u_lim": height}
-        if adds:
-            walk |= {"y_count": rows, "u0": start * self.stride - self.top - first, "u_y": self.stride}
+        start, rows, (top, height), n = first + part.start, part.rows, held, self.n
+        sums, (low, read) = self.how.sums.rows_of(part.odd, self.y.w), self._image(start, rows)
+        walk: dict[str, int] = {"y_count": read, "u0": low - top, "u_y": 1, "u_lim": height}
+        if part.adds:
+            walk |= {"y_count": rows, "u0": start * self.stride - self.top - top, "u_y": self.stride}
             walk |= {"ky_count": self.kernel, "u_ky": 1}
-        matrices = self.matrices.get(0, step)
+        acc, matrices = self.acc.next(), self.matrices.get(0, step)
         unsigned = int(self.layer.shapes[self.layer.x].dtype == Dtype.U8)
-        for odd, count in self.how.sums.parts(self.y.w):
-            step.matrix.append(
-                self.context.command(
-                    Unit.MATRIX,
-                    **walk,
-                    word=MATRIX_WORD.pack(wide=1, a_unsigned=unsigned),
-                    a_zp=self.layer.x_zp,
-                    a_base=image,
-                    a_u=self.how.pitch,
-                    a_v=2 * n,
-                    v_x=1,
-                    v_kx=1,
-                    x_count=count,
-                    kx_count=self.how.sums.blocks(odd),
-                    w_base=matrices.plus(odd * self.how.sums.blocks(0) * n * n),
-                    w_row=n,
-                    w_kx=n * n,
-                    acc_base=acc.plus(odd),
-                    acc_x=2,
-                    acc_y=sums,
-                )
+        step.matrix.append(
+            self.context.command(
+                Unit.MATRIX,
+                **walk,
+                word=MATRIX_WORD.pack(wide=1, a_unsigned=unsigned),
+                a_zp=self.layer.x_zp,
+                a_base=image,
+                a_u=self.how.pitch,
+                a_v=2 * n,
+                v_x=1,
+                v_kx=1,
+                x_count=sums,
+                kx_count=self.how.sums.blocks(part.odd),
+                w_base=matrices.plus(part.odd * self.how.sums.blocks(0) * n * n),
+                w_row=n,
+                w_kx=n * n,
+                acc_base=acc,
+                acc_x=1,
+                acc_y=sums,
             )
-        row = self.y.w * self.y.c
-        address = self.y.address(start, 0, 0) if self.y.on_chip else self.out.next()
-        pitch = self.y.row if self.y.on_chip else row
-        for top, many, inside in self.row_runs:
-            begin, end = max(top, start), min(top + many, start + rows)
+        )
+        pitch = self.y.row if self.y.on_chip else self.y.w * self.y.c
+        for begin, many, inside in self.row_runs:
+            begin, end = max(begin, start), min(begin + many, start + rows)
             if begin < end:
-                # The first row of windows whose sums are at `acc`, or the first image row.
-                down = begin - start if adds else begin * self.stride - self.top - low
-                place = {"a_base": acc, "a_u": sums, "u0": down, "u_y": 1 if adds else self.stride}
-                place |= {"y_count": end - begin, "d_y": pitch}
-                if not adds:
+                place = {"a_u": sums, "y_count": end - begin, "d_y": pitch}
+                if part.adds:
+                    place |= {"u0": begin - start, "u_y": 1}
+                else:
+                    place |= {"u0": begin * self.stride - self.top - low, "u_y": self.stride}
                     place |= {"wy_count": self.kernel, "u_wy": 1, "u_lim": read}
-                self._drain(step, place, address.plus((begin - start) * pitch), inside, adds=adds)
-        if not self.y.on_chip:
-            lines = image_lines(self.y, rows, self.y.c, "src", self.y.c)
-            target = self.y.address(start, 0, 0)
-            step.stores.append(self.context.command(Unit.STORE, dram=target, src=address, **lines))
+                self._drain(step, place, acc, y.plus((begin - first) * pitch), inside, part)
 
     def _drain(
-        self, step: TileStep, place: dict[str, int | BufferRef], address: BufferRef, inside: int, *, adds: bool
+        self,
+        step: TileStep,
+        place: dict[str, int],
+        acc: BufferRef,
+        y: BufferRef,
+        inside: int,
+        part: Part,
     ) -> None:
         """Add the FUSE commands of rows of windows with `inside` rows inside the image.
 
         Rows of sums whose lanes have different divisors are computed two at a time, with divisors in slots.
+
+        Parameters
+        ----------
+        place : dict
+            Fields that walk over the rows.
+        acc, y : BufferRef
+            Addresses of the sums and of the results of the first row.
         """
         how, n, drain = self.how, self.n, self.layer.drain
-        sums = how.sums.rows(self.y.w)
-        tail = (self.y.w * self.y.c - 1) % n + 1
-        acc = place["a_base"]
-        assert isinstance(acc, BufferRef)
-        #: First row of sums, distance and number of rows, first slot and distance of slots.
-        walks: list[tuple[int, int, int, int | None, int]] = []
-        if how.even:
-            walks.append((how.even.start, 1, len(how.even), None, 0))
-        slot = self.kinds.index(inside) * len(how.uneven)
-        for at, count in pieces(len(how.uneven), 2):
-            rows = how.uneven[at : at + count]
-            walks.append((rows[0], rows[-1] - rows[0], count, slot + at, 1))
-        for first, distance, count, slots, between in walks:
-            ends = first + distance * (count - 1) == sums - 1
-            scaling: dict[str, int | BufferRef] = {}
-            if slots is None:
-                whole = inside * int(how.columns_inside.max())
+        last, lanes = how.sums.rows(self.y.w) - 1, (self.y.w * self.y.c - 1) % n + 1
+        even = [row for row in how.even if row % 2 == part.odd]
+        low, high = drain.clip
+        src: dict[str, int] = {"rounding": drain.rounding}
+        stage: dict[str, int] = {"d_dst": 1, "d_dtype": drain.dtype, "tail_dim": FUSE_DIMS.index("n")}
+        common: dict[str, int | BufferRef] = {**place}
+        if part.adds:
+            common |= {"zp": drain.zp, "clip_lo": low, "clip_hi": high}
+        else:
+            stage |= {"reduce": Reduce.SUM, "post_rounding": drain.rounding}
+            common |= {"post_zp": drain.zp, "post_lo": low, "post_hi": high}
+        for rows in (even, *(uneven for uneven in _pairs(how.uneven_of(part.odd)))):
+            if not rows:
+                continue
+            own, words, distance = dict(common), (dict(src), dict(stage)), rows[-1] - rows[0]
+            distance //= max(len(rows) - 1, 1)
+            if rows is even:
                 mult, exponent = int(drain.mult[0]), int(drain.exponent[0])
                 if self.layer.counts:
-                    mult, exponent = self.layer.counts[whole]
+                    mult, exponent = self.layer.counts[inside * int(how.columns_inside.max())]
+                if part.adds:
+                    words[0]["requant"] = Requant.IMM
+                    own |= {"mult": mult, "shifts": bytes_word(exponent)}
+                else:
+                    words[1]["post"] = Post.SCALE
+                    own |= {"post_mult": mult, "post_shift": exponent}
             else:
-                scaling = {"p_base": self.slots.get(0, step).plus(slots), "p_n": between}
-            stage: dict[str, int] = {"d_dst": 1, "d_dtype": drain.dtype, "tail_dim": FUSE_DIMS.index("n")}
-            src: dict[str, int] = {}
-            low, high = drain.clip
-            if adds:
-                src = {"requant": Requant.IMM if slots is None else Requant.SLOT, "rounding": drain.rounding}
-                scaling |= {"zp": drain.zp, "clip_lo": low, "clip_hi": high}
-                if slots is None:
-                    scaling |= {"mult": mult, "shifts": bytes_word(exponent)}
-            else:
-                stage |= {"reduce": Reduce.SUM, "post_rounding": drain.rounding}
-                stage["post"] = Post.SCALE if slots is None else Post.SLOT
-                scaling |= {"post_zp": drain.zp, "post_lo": low, "post_hi": high}
-                if slots is None:
-                    scaling |= {"post_mult": mult, "post_shift": exponent}
+                slots = [self.kinds.index(inside) * len(how.uneven) + how.uneven.index(row) for row in rows]
+                own |= {"p_base": self.slots.get(0, step).plus(slots[0]), "p_n": slots[-1] - slots[0]}
+                words[not part.adds]["requant" if part.adds else "post"] = (
+                    Requant.SLOT if part.adds else Post.SLOT
+                )
             step.fuse.append(
                 self.context.command(
                     Unit.FUSE,
-                    **place
-                    | scaling
-                    | {
-                        "src": FUSE_SRC.pack(**src),
-                        "stage": FUSE_STAGE.pack(**stage),
-                        "a_base": acc.plus(first),
-                        "a_n": distance,
-                        "n_count": count,
-                        "lanes": n,
-                        "lanes_tail": tail if ends else n,
-                        "d_base": address.plus(first * n),
-                        "d_n": distance * n,
-                    },
+                    **own,
+                    src=FUSE_SRC.pack(**(words[0] if part.adds else {})),
+                    stage=FUSE_STAGE.pack(**words[1]),
+                    a_base=acc.plus(rows[0] // 2),
+                    a_n=distance // 2,
+                    n_count=len(rows),
+                    lanes=n,
+                    lanes_tail=lanes if rows[-1] == last else n,
+                    d_base=y.plus(rows[0] * n),
+                    d_n=distance * n,
                 )
             )
+
+
+def _pairs(rows: list[int]) -> Iterator[list[int]]:
+    """Yield rows two at a time."""
+    for at, count in pieces(len(rows), 2):
+        yield rows[at : at + count]
