@@ -42,7 +42,7 @@ from compiler.util.scaling import bytes_word
 from compiler.util.tiles import ceil_div, cuts
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD, MATRIX_WORD
-from hw.isa.enums import DTYPE_BYTES, Dtype, Post, Reduce, Requant, Unit
+from hw.isa.enums import Dtype, Post, Reduce, Requant, Unit
 
 #: Maximum number of blocks of 2N bytes that N sums of columns depend on.
 _MAX_BLOCKS = 3
@@ -347,9 +347,7 @@ def window_sum_tile_model(how: WindowSums, s: LayerSchedule, context: LayerConte
 
     count = layer.batch * sum(len(how.parts(rows)) for _, rows in sizes)
     most = max(len(how.parts(rows)) for _, rows in sizes)
-    return TilePipeline(
-        tiles(), count, {"w": 1, "x": s.x_buffers}, s.acc_buffers, s.y_buffers, period=most
-    )
+    return TilePipeline(tiles(), count, {"w": 1, "x": s.x_buffers}, s.acc_buffers, s.y_buffers, period=most)
 
 
 class WindowSumSteps:
