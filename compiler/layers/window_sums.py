@@ -2,13 +2,12 @@
 
 An image row is read as consecutive bytes. The element of the next pixel of a channel is as many bytes later as there
 are channels, so the sums of the columns of all windows of a row are products of its blocks of 2N bytes with a few
-matrices of 0 and 1 (wide mode). FUSE or MATRIX then adds the image rows of a window, so that both units
-are equally busy (`Adding`).
+matrices of 0 and 1 (wide mode). In some rows of a tile, MATRIX also adds the image rows; in the others, FUSE does, so
+that both units are equally busy.
 """
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from functools import cache, cached_property
 from itertools import product
 from typing import NamedTuple
@@ -47,10 +46,8 @@ from hw.isa.enums import Dtype, Post, Reduce, Requant, Unit
 
 #: Maximum number of blocks of 2N bytes that N sums of columns depend on.
 _MAX_BLOCKS = 3
-#: Numbers of buffers of image rows that are tried, and number of buffers of results.
-_X_BUFFERS, _Y_BUFFERS = (3, 4), 3
-#: Numbers of buffers of sums: those of pairs, which are in use for two tiles, and the least number of others.
-_PAIR_BUFFERS, _SUM_BUFFERS = 3, 3
+#: Numbers of buffers of image rows that are tried.
+_X_BUFFERS = (2, 3, 4)
 #: Cycles of the units between two tiles.
 _NEXT_PART = 20
 
@@ -125,52 +122,27 @@ class ColumnSums:
         return self.blocks(odd) * max(sums, self.n) if sums else 0
 
 
-class Adding(IntEnum):
-    """Ways in which the sums of columns of the image rows of a window are added, in order of execution in a tile."""
-
-    #: The upper ones of pairs of adjacent windows: MATRIX adds the image rows that both windows have, and FUSE adds
-    #: this sum and the sums of the first image row.
-    UPPER = 0
-    #: FUSE adds the sums of each image row.
-    FUSE = 1
-    #: The lower ones of these pairs: MATRIX adds the sums of the last image row to that of the common rows.
-    LOWER = 2
-    #: MATRIX adds all image rows.
-    MATRIX = 3
-
-
 class Part(NamedTuple):
     """Part of a tile that is computed at a time: the even or odd rows of sums of some rows of windows.
 
     Parameters
     ----------
-    how : Adding
-        Unit that adds the image rows.
     odd : int
         0 for even rows of sums, 1 for odd ones.
     start, rows : int
-        First row of windows, relative to the tile, and number of rows; every other row of UPPER and LOWER.
+        First row of windows, relative to the tile, and number of rows.
+    adds : bool
+        True if MATRIX adds the image rows of a window; False if FUSE adds the sums of their columns.
     matrix, fuse : int
         Cycles of MATRIX and FUSE.
     """
 
-    how: Adding
     odd: int
     start: int
     rows: int
+    adds: bool
     matrix: int
     fuse: int
-
-    @property
-    def step(self) -> int:
-        """Distance of the rows of windows."""
-        return 2 if self.how in (Adding.UPPER, Adding.LOWER) else 1
-
-    def held(self, kernel: int, stride: int) -> int:
-        """Return the number of rows of windows, or of image rows, whose sums are held."""
-        if self.how == Adding.FUSE:
-            return _height(self.rows, kernel, stride)
-        return self.rows * self.step
 
 
 def _height(rows: int, kernel: int, stride: int) -> int:
@@ -189,32 +161,15 @@ def _parts(sums: ColumnSums, kernel: int, stride: int, rows: int, windows: int) 
     kernel, stride : int
         Image rows of a window, and the distance of windows in image rows.
     """
-    choices = []
+    choices = list[list[list[Part]]]()
     for odd in range(2):
-        each = sums.rows_of(odd, windows)
-
-        def passes(image_rows: int, odd: int = odd) -> int:
-            return sums.passes(odd, windows, image_rows)
-
-        mine = list[list[Part]]()
-        pairs = range(rows // 2 + 1 if stride == 1 and kernel > 2 else 1)
-        for pair, apart in product(pairs, range(rows + 1)) if each else ():
-            upper, left = 2 * pair + apart, rows - 2 * pair - apart
-            if left < 0 or min(pair, apart, left) > 0:  # at most two ways
-                continue
-            parts = (
-                Part(Adding.UPPER, odd, 0, pair, kernel * passes(pair), 2 * pair * each),
-                Part(
-                    Adding.FUSE,
-                    odd,
-                    2 * pair,
-                    apart,
-                    passes(_height(apart, kernel, stride)),
-                    apart * kernel * each,
-                ),
-                Part(Adding.LOWER, odd, 1, pair, passes(pair), pair * each),
-                Part(Adding.MATRIX, odd, upper, left, kernel * passes(left), left * each),
-            )
+        each, mine = sums.rows_of(odd, windows), list[list[Part]]()
+        for apart in range(rows + 1 if each else 0):
+            together = rows - apart
+            matrix = sums.passes(odd, windows, _height(apart, kernel, stride))
+            parts = [Part(odd, 0, apart, False, matrix, apart * kernel * each)]
+            matrix = kernel * sums.passes(odd, windows, together)
+            parts.append(Part(odd, apart, together, True, matrix, together * each))
             mine.append([part for part in parts if part.rows])
         choices.append(mine or [[]])
     even, odds = (
@@ -222,7 +177,7 @@ def _parts(sums: ColumnSums, kernel: int, stride: int, rows: int, windows: int) 
     )
     busier = (even[:, :, None] + odds[:, None, :]).max(axis=0)
     first, second = np.unravel_index(busier.argmin(), busier.shape)
-    return tuple(sorted(choices[0][first] + choices[1][second]))
+    return tuple(sorted(choices[0][first] + choices[1][second], key=lambda part: (part.adds, part.odd)))
 
 
 @dataclass(frozen=True)
@@ -245,22 +200,14 @@ class WindowSums:
         kernel, stride, (_, y) = self.layer.weights.shape[0], self.layer.strides[0], images(self.layer)
         return _parts(self.sums, kernel, stride, rows, y.w)
 
-    def sum_rows(self, rows: int, *, shared: bool) -> int:
-        """Return the rows of sums of the largest part of a tile of `rows` rows; `shared`: of those of pairs."""
+    def sum_rows(self, rows: int) -> int:
+        """Return the rows of sums of the largest part of a tile of `rows` rows of windows."""
         kernel, stride, (_, y) = self.layer.weights.shape[0], self.layer.strides[0], images(self.layer)
         return max(
-            (
-                self.sums.rows_of(part.odd, y.w) * part.held(kernel, stride)
-                for part in self.parts(rows)
-                if (part.step > 1) == shared
-            ),
-            default=0,
+            self.sums.rows_of(part.odd, y.w)
+            * (part.rows if part.adds else _height(part.rows, kernel, stride))
+            for part in self.parts(rows)
         )
-
-    def sum_buffers(self, rows: int, acc_rows: int) -> int:
-        """Return the number of buffers of sums for tiles of `rows` rows that fit, in addition to those of pairs."""
-        left = acc_rows - _PAIR_BUFFERS * self.sum_rows(rows, shared=True)
-        return min(left // max(self.sum_rows(rows, shared=False), 1), MAX_SUM_BUFFERS)
 
     @cached_property
     def left(self) -> int:
@@ -352,14 +299,14 @@ def window_sum_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings
     for rows in cuts(y.h):
         if rows * how.sums.rows_of(0, y.w) > context.acc_rows:
             continue
-        parts, high = how.parts(rows), input_rows(rows, stride, kernel, x.h)
-        sum_buffers = how.sum_buffers(rows, context.acc_rows)
-        if sum_buffers < (_SUM_BUFFERS if rows > 1 else 2):
+        parts, sums, high = how.parts(rows), how.sum_rows(rows), input_rows(rows, stride, kernel, x.h)
+        # Buffers in banks of their own, unless one row of windows needs more.
+        if (2 if rows == 1 else MAX_SUM_BUFFERS) * sums > context.acc_rows:
             continue
         load = line_beats(high, x.w * channels, (x.w * channels,), n)
         store = 0.0 if context.y_on_chip else rows * y.w * channels / n
         used = how.sums.tiles * n * n
-        used += 0 if context.y_on_chip else _Y_BUFFERS * (rows * y.w * channels + n)
+        used += 0 if context.y_on_chip else LayerSchedule.y_buffers * (rows * y.w * channels + n)
         fuse, matrix = (sum(part[at] for part in parts) for at in (-1, -2))
         each = max((load + store) * context.beat, fuse * config.fuse_rate, matrix) + _NEXT_PART
         tiles = layer.batch * ceil_div(y.h, rows)
@@ -372,8 +319,7 @@ def window_sum_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings
                         rows=rows,
                         rows_per_load=rows,
                         x_buffers=buffers,
-                        y_buffers=_Y_BUFFERS,
-                        acc_buffers=sum_buffers,
+                        acc_buffers=min(MAX_SUM_BUFFERS, context.acc_rows // sums),
                         fold_kernel_width=True,
                         on_chip=context.y_on_chip,
                     ),
@@ -404,15 +350,6 @@ def window_sum_tile_model(how: WindowSums, s: LayerSchedule, context: LayerConte
     return TilePipeline(tiles(), count, {"w": 1, "x": s.x_buffers}, s.acc_buffers, s.y_buffers, period=most)
 
 
-class _Tile(NamedTuple):
-    """Tile of an image: number of the image, first row and number of rows of windows, and address of the results."""
-
-    number: int
-    start: int
-    rows: int
-    y: BufferRef
-
-
 class WindowSumSteps:
     """Code generator of an average by sums of windows of bytes; a tile consists of some rows, in one or two parts."""
 
@@ -435,23 +372,11 @@ class WindowSumSteps:
         self.matrices = TileBuffers(
             CircularBuffer(BufferMemory.SP, f"{layer.name}.matrix", matrices.size), self._load_matrices
         )
-        #: Sums of parts; those of pairs stay until both rows of windows are computed.
-        self.acc, self.pairs = (
-            BufferRotation(
-                BufferMemory.ACC,
-                f"{layer.name}.{name}",
-                max(max(how.sum_rows(rows, shared=shared) for rows in sizes), 1),
-                depth,
-            )
-            for name, shared, depth in (
-                ("acc", False, schedule.acc_buffers),
-                ("pairs", True, _PAIR_BUFFERS),
-            )
+        self.acc = BufferRotation(
+            BufferMemory.ACC, f"{layer.name}.acc", max(map(how.sum_rows, sizes)), schedule.acc_buffers
         )
         size = max(sizes) * self.y.w * self.y.c + self.n
         self.out = BufferRotation(BufferMemory.SP, f"{layer.name}.y", size, schedule.y_buffers)
-        #: Sums that pairs of windows share, by first row of windows and parity of rows of sums.
-        self.shared: dict[tuple[int, int, int], BufferRef] = {}
         #: Rows of windows with equally many rows inside the image, and the slots of each such number.
         self.row_runs = how.runs()[0] if layer.counts else [(0, self.y.h, self.kernel)]
         self.kinds = sorted({count for *_, count in self.row_runs})
@@ -497,102 +422,76 @@ class WindowSumSteps:
         return [*found, self.context.command(Unit.LOAD, dram=x.address(first, 0, 0), dst=target, **lines)]
 
     def steps(self) -> list[TileStep]:
-        """Generate the steps of all tiles.
-
-        The lower ones of pairs follow the other parts of the next tile, so that MATRIX need not wait until FUSE has
-        added the upper ones.
-        """
-        found, held = list[TileStep](), list[tuple[_Tile, Part]]()
-        for number, (start, rows) in product(range(self.layer.batch), self.tiles):
-            y = self.images[1][number]
-            target = y.address(start, 0, 0) if y.on_chip else self.out.next()
-            tile = _Tile(number, start, rows, target)
-            parts = [(tile, part) for part in self.how.parts(rows)]
-            found += self._steps([each for each in parts if each[1].how != Adding.LOWER] + held)
-            held = [each for each in parts if each[1].how == Adding.LOWER]
-        return found + self._steps(held)
-
-    def _steps(self, parts: list[tuple[_Tile, Part]]) -> list[TileStep]:
-        """Return the steps of parts of tiles; the step of the last part of a tile stores its results."""
+        """Generate the steps of all tiles."""
         found = list[TileStep]()
-        for tile, part in parts:
-            step, y = TileStep(), self.images[1][tile.number]
-            self._add_part(step, tile, part)
-            last = max(self.how.parts(tile.rows), key=lambda part: (part.how == Adding.LOWER, part))
-            if part == last and not y.on_chip:
-                lines = image_lines(y, tile.rows, y.c, "src", y.c)
-                step.stores.append(
-                    self.context.command(Unit.STORE, dram=y.address(tile.start, 0, 0), src=tile.y, **lines)
-                )
-            found.append(step)
+        for number, (start, rows) in product(range(self.layer.batch), self.tiles):
+            self.y = self.images[1][number]
+            y = self.y.address(start, 0, 0) if self.y.on_chip else self.out.next()
+            for part in self.how.parts(rows):
+                step = TileStep()
+                image = self.x_tiles.get((number, start, rows), step)
+                self._add_part(step, image, self._image(start, rows), y, start, part)
+                found.append(step)
+            if not self.y.on_chip:
+                lines = image_lines(self.y, rows, self.y.c, "src", self.y.c)
+                target = self.y.address(start, 0, 0)
+                found[-1].stores.append(self.context.command(Unit.STORE, dram=target, src=y, **lines))
         return found
 
-    def _add_part(self, step: TileStep, tile: _Tile, part: Part) -> None:
-        """Add the MATRIX and FUSE commands of a part of a tile."""
-        first, y = tile.start, tile.y
-        image = self.x_tiles.get((tile.number, first, tile.rows), step)
-        start, rows, n = first + part.start, part.rows, self.n
-        top, height = self._image(first, tile.rows)
-        sums = self.how.sums.rows_of(part.odd, self.y.w)
-        #: First image row of the first window.
-        high = start * self.stride - self.top
-        low, read = self._image(start, rows)
-        key = tile.number, first, part.odd
-        if part.how == Adding.UPPER:
-            self.shared[key] = self.pairs.next()
-        acc = self.shared[key] if part.step > 1 else self.acc.next()
-        pairs = acc.plus(rows * sums)
-        # Address of the sums, first image row, and other fields.
-        products: tuple[tuple[BufferRef, int, dict[str, int]], ...] = {
-            Adding.UPPER: (
-                (acc, high, {"u_y": 2}),
-                (pairs, high + 1, {"u_y": 2, "ky_count": self.kernel - 1, "u_ky": 1}),
-            ),
-            Adding.LOWER: ((pairs, high + self.kernel - 1, {"u_y": 2}),),
-            Adding.FUSE: ((acc, low, {"u_y": 1, "y_count": read}),),
-            Adding.MATRIX: ((acc, high, {"u_y": self.stride, "ky_count": self.kernel, "u_ky": 1}),),
-        }[part.how]
-        matrices = self.matrices.get(0, step)
-        word = {"wide": 1, "a_unsigned": int(self.layer.shapes[self.layer.x].dtype == Dtype.U8)}
-        word["accumulate"] = int(part.how == Adding.LOWER)
-        for address, row, fields in products:
-            step.matrix.append(
-                self.context.command(
-                    Unit.MATRIX,
-                    **{"y_count": rows} | fields,
-                    word=MATRIX_WORD.pack(**word),
-                    a_zp=self.layer.x_zp,
-                    a_base=image,
-                    a_u=self.how.pitch,
-                    a_v=2 * n,
-                    u0=row - top,
-                    u_lim=height,
-                    v_x=1,
-                    v_kx=1,
-                    x_count=sums,
-                    kx_count=self.how.sums.blocks(part.odd),
-                    w_base=matrices.plus(part.odd * self.how.sums.blocks(0) * n * n),
-                    w_row=n,
-                    w_kx=n * n,
-                    acc_base=address,
-                    acc_x=1,
-                    acc_y=sums,
-                )
+    def _add_part(
+        self, step: TileStep, image: BufferRef, held: tuple[int, int], y: BufferRef, first: int, part: Part
+    ) -> None:
+        """Add the MATRIX and FUSE commands of a part of a tile.
+
+        Parameters
+        ----------
+        image, y : BufferRef
+            Addresses of the image rows and of the results of the tile.
+        held : (int, int)
+            First image row of the tile, and number of image rows.
+        first : int
+            First row of windows of the tile.
+        """
+        start, rows, (top, height), n = first + part.start, part.rows, held, self.n
+        sums, (low, read) = self.how.sums.rows_of(part.odd, self.y.w), self._image(start, rows)
+        walk: dict[str, int] = {"y_count": read, "u0": low - top, "u_y": 1, "u_lim": height}
+        if part.adds:
+            walk |= {"y_count": rows, "u0": start * self.stride - self.top - top, "u_y": self.stride}
+            walk |= {"ky_count": self.kernel, "u_ky": 1}
+        acc, matrices = self.acc.next(), self.matrices.get(0, step)
+        unsigned = int(self.layer.shapes[self.layer.x].dtype == Dtype.U8)
+        step.matrix.append(
+            self.context.command(
+                Unit.MATRIX,
+                **walk,
+                word=MATRIX_WORD.pack(wide=1, a_unsigned=unsigned),
+                a_zp=self.layer.x_zp,
+                a_base=image,
+                a_u=self.how.pitch,
+                a_v=2 * n,
+                v_x=1,
+                v_kx=1,
+                x_count=sums,
+                kx_count=self.how.sums.blocks(part.odd),
+                w_base=matrices.plus(part.odd * self.how.sums.blocks(0) * n * n),
+                w_row=n,
+                w_kx=n * n,
+                acc_base=acc,
+                acc_x=1,
+                acc_y=sums,
             )
+        )
         pitch = self.y.row if self.y.on_chip else self.y.w * self.y.c
-        windows = range(start, start + rows * part.step, part.step)
         for begin, many, inside in self.row_runs:
-            run = [row for row in windows if begin <= row < begin + many]
-            if run:
-                at = windows.index(run[0])
-                place = {"a_u": sums, "y_count": len(run), "d_y": part.step * pitch, "u0": at, "u_y": 1}
-                if part.how == Adding.UPPER:
-                    place |= {"wy_count": 2, "u_wy": rows}
-                elif part.how == Adding.FUSE:
-                    place |= {"u0": run[0] * self.stride - self.top - low, "u_y": self.stride}
+            begin, end = max(begin, start), min(begin + many, start + rows)
+            if begin < end:
+                place = {"a_u": sums, "y_count": end - begin, "d_y": pitch}
+                if part.adds:
+                    place |= {"u0": begin - start, "u_y": 1}
+                else:
+                    place |= {"u0": begin * self.stride - self.top - low, "u_y": self.stride}
                     place |= {"wy_count": self.kernel, "u_wy": 1, "u_lim": read}
-                source = pairs if part.how == Adding.LOWER else acc
-                self._drain(step, place, source, y.plus((run[0] - first) * pitch), inside, part)
+                self._drain(step, place, acc, y.plus((begin - first) * pitch), inside, part)
 
     def _drain(
         self,
@@ -615,15 +514,13 @@ class WindowSumSteps:
             Addresses of the sums and of the results of the first row.
         """
         how, n, drain = self.how, self.n, self.layer.drain
-        #: True if MATRIX has added all elements of the windows.
-        adds = part.how in (Adding.LOWER, Adding.MATRIX)
         last, lanes = how.sums.rows(self.y.w) - 1, (self.y.w * self.y.c - 1) % n + 1
         even = [row for row in how.even if row % 2 == part.odd]
         low, high = drain.clip
         src: dict[str, int] = {"rounding": drain.rounding}
         stage: dict[str, int] = {"d_dst": 1, "d_dtype": drain.dtype, "tail_dim": FUSE_DIMS.index("n")}
         common: dict[str, int | BufferRef] = {**place}
-        if adds:
+        if part.adds:
             common |= {"zp": drain.zp, "clip_lo": low, "clip_hi": high}
         else:
             stage |= {"reduce": Reduce.SUM, "post_rounding": drain.rounding}
@@ -637,7 +534,7 @@ class WindowSumSteps:
                 mult, exponent = int(drain.mult[0]), int(drain.exponent[0])
                 if self.layer.counts:
                     mult, exponent = self.layer.counts[inside * int(how.columns_inside.max())]
-                if adds:
+                if part.adds:
                     words[0]["requant"] = Requant.IMM
                     own |= {"mult": mult, "shifts": bytes_word(exponent)}
                 else:
@@ -646,12 +543,14 @@ class WindowSumSteps:
             else:
                 slots = [self.kinds.index(inside) * len(how.uneven) + how.uneven.index(row) for row in rows]
                 own |= {"p_base": self.slots.get(0, step).plus(slots[0]), "p_n": slots[-1] - slots[0]}
-                words[not adds]["requant" if adds else "post"] = Requant.SLOT if adds else Post.SLOT
+                words[not part.adds]["requant" if part.adds else "post"] = (
+                    Requant.SLOT if part.adds else Post.SLOT
+                )
             step.fuse.append(
                 self.context.command(
                     Unit.FUSE,
                     **own,
-                    src=FUSE_SRC.pack(**(words[0] if adds else {})),
+                    src=FUSE_SRC.pack(**(words[0] if part.adds else {})),
                     stage=FUSE_STAGE.pack(**words[1]),
                     a_base=acc.plus(rows[0] // 2),
                     a_n=distance // 2,

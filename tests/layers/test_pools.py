@@ -320,7 +320,7 @@ def test_averages_of_few_channels(seed: int) -> None:
         how = window_sums(layer, direct.config) if isinstance(layer, DepthwiseLayer) else None
         if how is not None:
             rows = int(rng.integers(1, 12))
-            while rows > 1 and how.sum_buffers(rows, direct.config.acc_rows) < 2:
+            while rows > 1 and 2 * how.sum_rows(rows) > direct.config.acc_rows:
                 rows -= 1
             layers[layer.name] = replace(
                 layers[layer.name], fold_kernel_width=True, rows=rows, rows_per_load=rows, acc_buffers=2
