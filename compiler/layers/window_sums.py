@@ -46,8 +46,10 @@ from hw.isa.enums import Dtype, Post, Reduce, Requant, Unit
 
 #: Maximum number of blocks of 2N bytes that N sums of columns depend on.
 _MAX_BLOCKS = 3
-#: Numbers of buffers of image rows that are tried.
-_X_BUFFERS = (2, 3, 4)
+#: Numbers of buffers of image rows that are tried, and number of buffers of results.
+_X_BUFFERS, _Y_BUFFERS = (2, 3), 3
+#: Ratios of the rows of the first tiles, and of the last tile, to those of the other tiles.
+_FIRST_TILES, _LAST_TILE = (1 / 2, 3 / 4), 1 / 3
 #: Cycles of the units between two tiles.
 _NEXT_PART = 20
 
@@ -240,20 +242,20 @@ class WindowSums:
         return np.pad(each, (0, -len(each) % n), mode="edge").reshape(-1, n)
 
     @cached_property
-    def even(self) -> range:
+    def whole(self) -> range:
         """Rows of sums in which the windows of all lanes have the most columns inside the image."""
         inside = self.columns_inside
         (places,) = np.nonzero((inside == inside.max()).all(axis=1))
         return range(places[0], places[-1] + 1) if len(places) else range(0)
 
     @cached_property
-    def uneven(self) -> list[int]:
+    def edges(self) -> list[int]:
         """The other rows of sums."""
-        return [row for row in range(len(self.columns_inside)) if row not in self.even]
+        return [row for row in range(len(self.columns_inside)) if row not in self.whole]
 
-    def uneven_of(self, odd: int) -> list[int]:
+    def edges_of(self, odd: int) -> list[int]:
         """Return the even or odd ones of these."""
-        return [row for row in self.uneven if row % 2 == odd]
+        return [row for row in self.edges if row % 2 == odd]
 
 
 def window_sums(layer: DepthwiseLayer, config: MlaConfig) -> WindowSums | None:
@@ -273,20 +275,26 @@ def window_sums(layer: DepthwiseLayer, config: MlaConfig) -> WindowSums | None:
         return None
     found = WindowSums(layer, sums)
     kinds = len({count for *_, count in found.runs()[0]})
-    return found if kinds * len(found.uneven) <= config.param_slots // 2 else None
+    return found if kinds * len(found.edges) <= config.param_slots // 2 else None
 
 
 def _tiles(height: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Yield the first row and the number of rows of each tile of an image; the units wait for the first one."""
+    """Yield the first row and the number of rows of each tile of an image.
+
+    The units wait for the first tile, and for the results of the last one, which are therefore smaller.
+    """
+    last = min(max(int(rows * _LAST_TILE), 1), height)
+    sizes, left = list[int](), height - last
+    for share in _FIRST_TILES:
+        sizes.append(min(max(int(rows * share), 1), left))
+        left -= sizes[-1]
+    if left:
+        sizes += [count for _, count in pieces(left, ceil_div(left, ceil_div(left, rows)))]
     start = 0
-    for size in (ceil_div(rows, 4), ceil_div(rows, 2)):
-        count = min(size, height - start)
-        if count:
-            yield start, count
-        start += count
-    if start < height:
-        for at, count in pieces(height - start, ceil_div(height - start, ceil_div(height - start, rows))):
-            yield start + at, count
+    for size in (*sizes, last):
+        if size:
+            yield start, size
+        start += size
 
 
 def window_sum_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
@@ -306,7 +314,7 @@ def window_sum_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings
         load = line_beats(high, x.w * channels, (x.w * channels,), n)
         store = 0.0 if context.y_on_chip else rows * y.w * channels / n
         used = how.sums.tiles * n * n
-        used += 0 if context.y_on_chip else LayerSchedule.y_buffers * (rows * y.w * channels + n)
+        used += 0 if context.y_on_chip else _Y_BUFFERS * (rows * y.w * channels + n)
         fuse, matrix = (sum(part[at] for part in parts) for at in (-1, -2))
         each = max((load + store) * context.beat, fuse * config.fuse_rate, matrix) + _NEXT_PART
         tiles = layer.batch * ceil_div(y.h, rows)
@@ -319,6 +327,7 @@ def window_sum_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings
                         rows=rows,
                         rows_per_load=rows,
                         x_buffers=buffers,
+                        y_buffers=_Y_BUFFERS,
                         acc_buffers=min(MAX_SUM_BUFFERS, context.acc_rows // sums),
                         fold_kernel_width=True,
                         on_chip=context.y_on_chip,
@@ -341,7 +350,7 @@ def window_sum_tile_model(how: WindowSums, s: LayerSchedule, context: LayerConte
             )
             for part in parts:
                 stores = part is parts[-1] and not context.y_on_chip
-                commands = 2 + len(how.uneven_of(part.odd)) + stores
+                commands = 2 + len(how.edges_of(part.odd)) + stores
                 store = rows * y.w * row / n if stores else 0.0
                 yield PipelineTile(loads, part.matrix, part.fuse, store, commands)
 
@@ -380,15 +389,15 @@ class WindowSumSteps:
         #: Rows of windows with equally many rows inside the image, and the slots of each such number.
         self.row_runs = how.runs()[0] if layer.counts else [(0, self.y.h, self.kernel)]
         self.kinds = sorted({count for *_, count in self.row_runs})
-        if how.uneven:
+        if how.edges:
             scales = [
                 layer.counts[kind * int(count)]
-                for kind, row in product(self.kinds, how.uneven)
+                for kind, row in product(self.kinds, how.edges)
                 for count in how.columns_inside[row]
             ]
             mult, exponent = np.array(scales, np.int64).T
             drain = replace(layer.drain, bias=np.zeros_like(mult), mult=mult, exponent=exponent)
-            self.slots = Slots(context, layer.name, drain, len(self.kinds) * len(how.uneven))
+            self.slots = Slots(context, layer.name, drain, len(self.kinds) * len(how.edges))
 
     def _image(self, start: int, rows: int) -> tuple[int, int]:
         return image_rows(start, rows, self.stride, self.top, self.kernel, self.x.h)
@@ -515,7 +524,7 @@ class WindowSumSteps:
         """
         how, n, drain = self.how, self.n, self.layer.drain
         last, lanes = how.sums.rows(self.y.w) - 1, (self.y.w * self.y.c - 1) % n + 1
-        even = [row for row in how.even if row % 2 == part.odd]
+        even = [row for row in how.whole if row % 2 == part.odd]
         low, high = drain.clip
         src: dict[str, int] = {"rounding": drain.rounding}
         stage: dict[str, int] = {"d_dst": 1, "d_dtype": drain.dtype, "tail_dim": FUSE_DIMS.index("n")}
@@ -525,7 +534,7 @@ class WindowSumSteps:
         else:
             stage |= {"reduce": Reduce.SUM, "post_rounding": drain.rounding}
             common |= {"post_zp": drain.zp, "post_lo": low, "post_hi": high}
-        for rows in (even, *(uneven for uneven in _pairs(how.uneven_of(part.odd)))):
+        for rows in (even, *(edges for edges in _pairs(how.edges_of(part.odd)))):
             if not rows:
                 continue
             own, words, distance = dict(common), (dict(src), dict(stage)), rows[-1] - rows[0]
@@ -541,7 +550,7 @@ class WindowSumSteps:
                     words[1]["post"] = Post.SCALE
                     own |= {"post_mult": mult, "post_shift": exponent}
             else:
-                slots = [self.kinds.index(inside) * len(how.uneven) + how.uneven.index(row) for row in rows]
+                slots = [self.kinds.index(inside) * len(how.edges) + how.edges.index(row) for row in rows]
                 own |= {"p_base": self.slots.get(0, step).plus(slots[0]), "p_n": slots[-1] - slots[0]}
                 words[not part.adds]["requant" if part.adds else "post"] = (
                     Requant.SLOT if part.adds else Post.SLOT
