@@ -360,7 +360,7 @@ def window_sum_tile_model(how: WindowSums, s: LayerSchedule, context: LayerConte
 
 
 class WindowSumSteps:
-    """Code generator of an average by sums of windows of bytes; a tile consists of some rows, in one or two parts."""
+    """Code generator of an average by sums of windows of bytes; a tile consists of some rows, in up to four parts."""
 
     def __init__(self, context: CodegenContext, how: WindowSums):
         self.context, self.how, self.layer = context, how, how.layer
