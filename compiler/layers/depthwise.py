@@ -534,6 +534,24 @@ def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[int]:
     return out
 
 
+def least_busy_cycles(context: TilingContext, layer: DepthwiseLayer) -> int:
+    """Return the approximate cycles of the busier one of MATRIX and FUSE with the best width of tiles."""
+    config, (x, y), blocks = context.config, images(layer), ceil_div(layer.channels, context.config.n)
+    array = min(
+        ceil_div(y.w, width)
+        * _tile_cycles(
+            layer,
+            x.h,
+            stream_of(config, layer, x.w, y.w, width),
+            (0, y.h, min(width, y.w), blocks),
+            (False, True, True),
+            config.n,
+        )
+        for width in _widths(context, layer)
+    )
+    return layer.batch * max(array, y.h * y.w * blocks * _fuse_cycles(layer))
+
+
 class BlockPart(NamedTuple):
     """Output rows of one channel block that are computed and drained at a time, if blocks follow one another.
 

@@ -65,6 +65,9 @@ _MAX_SELECTED = 0.9
 _MAX_SELECTED_TO_PAIRED = 1.02
 #: Rows of windows of a tile from which the cycles of such a layer, or of one with pairs, are estimated.
 _SELECTED_ROWS, _PAIRED_ROWS = 16, 8
+#: Maximum ratio of the cycles with image rows of int16 that MATRIX adds to those without, and rows of windows of a tile
+#: from which they are estimated.
+_MAX_SHARED, _SHARED_ROWS = 0.9, 8
 #: Maximum number of kinds of windows by their elements inside the image, each of which needs separate commands.
 _MAX_COUNTS = 64
 #: Maximum number of int16 elements whose sum is divided exactly by a multiplication.
@@ -220,6 +223,14 @@ class PairedRows(NamedTuple):
     matrix: int
 
 
+class SharedSums(NamedTuple):
+    """Rows of windows of a tile whose image rows MATRIX adds, and the cycles of FUSE and of MATRIX for the tile."""
+
+    rows: int
+    fuse: int
+    matrix: int
+
+
 class WindowMethod(Enum):
     """Ways in which FUSE combines the elements of windows."""
 
@@ -237,6 +248,8 @@ class WindowMethod(Enum):
     #: For averages of int16, the rows of each window for all columns of the image, whose sums are in the accumulator,
     #: then the columns: FUSE reads int16 in two cycles, and sums in one.
     SUMS_FIRST = "sums first"
+    #: The same, but in some rows of a tile, MATRIX adds the rows of each window: the high bytes, then the low bytes.
+    SUMS_SHARED = "sums shared"
 
 
 @identity(
@@ -294,6 +307,8 @@ class PoolLayer(Layer):
         time, are computed only if each pixel is in one half of a memory bank.
         """
         n = config.n
+        if self.average and alone and in_dram and self._shares_sums(config):
+            return WindowMethod.SUMS_SHARED
         if self.average and self._saved_by_sums(n) > _PASS_LATENCY:
             return WindowMethod.SUMS_FIRST
         if self.average or self.weights is not None:
@@ -361,11 +376,46 @@ class PoolLayer(Layer):
         """Return the FUSE cycles that are saved by adding the rows first, then the sums of the columns; 0 for bytes."""
         (x, y), (down, across) = images(self), self.kernel
         size = DTYPE_BYTES[x.dtype]
-        if size == 1 or self.scaled or min(self.counts, default=0) < 1 or len(self.counts) > _MAX_COUNTS:
-            return 0
-        if max(self.counts) > _MAX_EXACT_COUNT:
+        if not self._multiplies_sums():
             return 0
         return y.h * ceil_div(x.c, n) * (y.w * (down * size - 1) * across - x.w * down * size)
+
+    def _multiplies_sums(self) -> bool:
+        """Return True for an average of int16 whose sums are multiplied by reciprocals of the numbers of elements."""
+        counts = self.counts
+        if DTYPE_BYTES[self.shapes[self.x].dtype] == 1 or self.scaled or len(counts) > _MAX_COUNTS:
+            return False
+        return min(counts, default=0) >= 1 and max(counts) <= _MAX_EXACT_COUNT
+
+    def shared_sums(self, rows: int, columns: int, windows: int, blocks: int) -> SharedSums:
+        """Return how many rows of a tile MATRIX adds so that the busier unit takes the least time.
+
+        Parameters
+        ----------
+        rows, windows : int
+            Rows of windows of the tile, and windows of a row.
+        columns, blocks : int
+            Columns of the image, or of a strip, and blocks of channels.
+        """
+        (down, across), size = self.kernel, DTYPE_BYTES[self.shapes[self.x].dtype]
+        row, rest = columns * blocks * down * size, rows * windows * blocks * across
+        found = (SharedSums(many, rest + (rows - many) * row, many * row) for many in range(rows + 1))
+        return min(found, key=lambda each: (max(each.fuse, each.matrix), each.rows))
+
+    def _shares_sums(self, config: MlaConfig) -> bool:
+        """Return True if a machine takes fewer cycles for an average of int16 if MATRIX adds some image rows.
+
+        The accumulator must have room for the sums of two tiles of one row of windows in a narrow strip.
+        """
+        (x, y), (down, across), n = images(self), self.kernel, config.n
+        strip = min(x.w, across + (n - 1) * self.strides[1])
+        if not config.wide or not self._multiplies_sums() or 2 * strip > config.acc_rows:
+            return False
+        blocks, rows = ceil_div(x.c, n), min(y.h, _SHARED_ROWS)
+        shared = self.shared_sums(rows, x.w, y.w, blocks)
+        bus = ceil_div(2 * (x.h * x.w + y.h * y.w) * x.c, n)
+        other = y.h * y.w * blocks * down * across * 2 - max(self._saved_by_sums(n), 0)
+        return max(y.h * max(shared.fuse, shared.matrix) / rows, bus) < _MAX_SHARED * max(other, bus)
 
     @property
     def counts(self) -> list[int]:
@@ -448,6 +498,10 @@ class PoolLayer(Layer):
             if inside < 2 or (across % 2 == 0 and inside % 2):
                 return False
         return across > 1
+
+    def held_pixel(self, lanes: int, n: int) -> int:
+        """Return the distance of pixels of int16 of which MATRIX reads rows of 2N bytes."""
+        return ceil_div(lanes, n) * n * DTYPE_BYTES[self.shapes[self.x].dtype]
 
     def contiguous(self, n: int) -> bool:
         """Return True if the columns of a row are combined as N consecutive elements of any pixels at a time.
@@ -600,7 +654,7 @@ def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
         found = list(_tilings(context, layer, width))
         yield from found
         fitting += bool(found)
-        limited = method in (WindowMethod.PAIRS, WindowMethod.SUMS_FIRST)
+        limited = method in (WindowMethod.PAIRS, WindowMethod.SUMS_FIRST, WindowMethod.SUMS_SHARED)
         whole = found and width == ALL_COLUMNS and not limited
         if whole or fitting == _FITTING_WIDTHS:
             return
@@ -632,6 +686,8 @@ def _fuse_cycles(
         return layer.pairs_of(config, rows, x_w, y_w, ceil_div(lanes, n)).fuse
     if method == WindowMethod.DIRECT:
         return points * down * across * size
+    if method == WindowMethod.SUMS_SHARED:
+        return layer.shared_sums(rows, x_w, y_w, ceil_div(lanes, n)).fuse
     if method == WindowMethod.SUMS_FIRST:
         return rows * x_w * ceil_div(lanes, n) * down * size + points * across
     second = rows * ceil_div(y_w * lanes, n) if layer.contiguous(n) else points
@@ -660,6 +716,8 @@ def _matrix_cycles(
         return layer.selected(config, rows[1], columns[1]).matrix
     if method == WindowMethod.PAIRS:
         return layer.pairs_of(config, rows[1], *columns, ceil_div(lanes, config.n)).matrix
+    if method == WindowMethod.SUMS_SHARED:
+        return layer.shared_sums(rows[1], *columns, ceil_div(lanes, config.n)).matrix
     return 0
 
 
@@ -693,7 +751,12 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
             paired = layer.pairs_of(config, rows, x.w, y.w, ceil_div(lanes, n)).rows
             sums = input_rows(paired, layer.strides[0], layer.kernel[0], x.h) * ceil_div(lanes, n)
             sums *= y.w if layer.pairs_as_pixels(config) else x.w
-        added = rows * x.w * ceil_div(lanes, n) if method == WindowMethod.SUMS_FIRST else 0
+        added = 0
+        if method in (WindowMethod.SUMS_FIRST, WindowMethod.SUMS_SHARED):
+            added = rows * x.w * ceil_div(lanes, n) * (1 + (method == WindowMethod.SUMS_SHARED))
+        if method == WindowMethod.SUMS_SHARED:
+            x_bytes = high * x.w * layer.held_pixel(lanes, n)
+            used += 2 * n * n
         if method == WindowMethod.SELECTED:
             selection = layer.selection(config)
             pitch, sums = selection.pitch(y.w, x.w), layer.selected_sums(config, rows, y.w)

@@ -4,6 +4,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
 from compiler.commands.tile_buffers import (
@@ -69,14 +70,17 @@ class PoolSteps:
                     layer.selected_height(self.config, rows, strip.count) * self._pitch(strip)
                     for strip, (_, rows) in product(self.strips, self._pieces())
                 )
+            if self.method == WindowMethod.SUMS_SHARED:
+                pixel = layer.held_pixel(width // self.size, self.n)
+                size = most * max(strip.size for strip in self.strips) * pixel
             self.tiles = tile_buffers(
                 f"{layer.name}.x",
                 size,
                 schedule.x_buffers,
                 self._load,
                 # FUSE reads a tile while MATRIX reads another one.
-                separate=selected or self.method == WindowMethod.PAIRS,
-                wide=selected,
+                separate=selected or self.method in (WindowMethod.PAIRS, WindowMethod.SUMS_SHARED),
+                wide=selected or self.method == WindowMethod.SUMS_SHARED,
             )
         across = max(strip.count for strip in self.strips)
         self.out = BufferRotation(
@@ -117,9 +121,14 @@ class PoolSteps:
             self.acc = BufferRotation(BufferMemory.ACC, f"{layer.name}.acc", sums, schedule.acc_buffers)
         if self.method == WindowMethod.SELECTED:
             self._begin_selection()
-        if self.method == WindowMethod.SUMS_FIRST:
+        if self.method in (WindowMethod.SUMS_FIRST, WindowMethod.SUMS_SHARED):
             sums = self.rows * max(strip.size for strip in self.strips) * self.columns
-            self.sums = BufferRotation(BufferMemory.ACC, f"{layer.name}.sums", sums, 1)
+            shared = self.method == WindowMethod.SUMS_SHARED
+            self.sums = BufferRotation(BufferMemory.ACC, f"{layer.name}.sums", sums, 1 + shared)
+        if self.method == WindowMethod.SUMS_SHARED:
+            self.matrices_dram = context.constant(f"{layer.name}.matrices", _bytes_of_int16(self.n))
+            buffer = CircularBuffer(BufferMemory.SP, f"{layer.name}.matrix", 2 * self.n * self.n)
+            self.matrices = TileBuffers(buffer, self._load_matrices)
         self.contiguous = layer.contiguous(self.n)
         # Maxima of the rows of each window, for all columns of the input; the padding of both widths of tiles is kept.
         wide = max(max(strip.size, strip.count + layer.kernel[1] - 1) for strip in self.strips)
@@ -154,9 +163,15 @@ class PoolSteps:
         pitch = None
         if self.method == WindowMethod.SELECTED:
             pitch = self.selection.pitch(self.y.w, self.x.w)
-        lines = image_lines(self.x, count, width, "dst", width, pitch)
+        pixel = self._held_pixel(width)
+        lines = image_lines(self.x, count, width, "dst", pixel, pitch)
         source = self.x.address(first, 0, block * self.n * self.size)
         return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
+
+    def _held_pixel(self, width: int) -> int:
+        """Return the distance of pixels in the scratchpad if `width` bytes of each are loaded."""
+        shared = self.method == WindowMethod.SUMS_SHARED
+        return self.layer.held_pixel(width // self.size, self.n) if shared else width
 
     def _load_w(self, key: Hashable, address: BufferRef) -> list[Command]:
         assert isinstance(key, int)
@@ -206,7 +221,7 @@ class PoolSteps:
             (self.y.address(start, 0, first), self.y.pixel) if self.y.on_chip else (self.out.next(), width)
         )
         row = self.y.row if self.y.on_chip else self.y.w * pixel
-        image_pixel = self.pixel if self.x.on_chip else width
+        image_pixel = self.pixel if self.x.on_chip else self._held_pixel(width)
         walk: dict[str, int | BufferRef] = {
             "a_base": base,
             "a_n": self.n * self.size,
@@ -222,7 +237,7 @@ class PoolSteps:
         paired = self._paired(strip, rows) if self.method == WindowMethod.PAIRS else 0
         if self.method == WindowMethod.ROWS_FIRST:
             self._separate(step, strip, walk, address, result, rows, width, down)
-        elif self.method == WindowMethod.SUMS_FIRST:
+        elif self.method in (WindowMethod.SUMS_FIRST, WindowMethod.SUMS_SHARED):
             self._add_sums(step, strip, walk, address, result, (start, rows), down)
         elif paired < rows:
             for part, height, left, columns, words in self._parts(strip, start + paired, rows - paired):
@@ -615,15 +630,24 @@ class PoolSteps:
         """Add the commands of a tile, given by its first row and number of rows, that add the rows of each window, then
         the columns.
 
-        The rows of the tile are added in two halves, so that the columns of the first half need not wait.
+        The rows of the tile are added in two parts, so that the columns of the first part need not wait: two halves, or
+        those that MATRIX adds, and the others.
         """
         layer, columns, (start, rows) = self.layer, self.x.w, tile
         held = self.sums.next()
         dtype, (low, high) = layer.shapes[layer.x].dtype, layer.clip
         of_block = {"a_n": rows * columns, "n_count": walk["n_count"], "lanes_tail": walk["lanes_tail"]}
-        halves = list(pieces(rows, ceil_div(rows, 2)))
+        halves, by_fuse = [list(pieces(rows, ceil_div(rows, 2)))] * 2
+        if self.method == WindowMethod.SUMS_SHARED:
+            blocks = of_block["n_count"]
+            assert isinstance(blocks, int)
+            many = layer.shared_sums(rows, columns, strip.count, blocks).rows
+            halves = [part for part in ((0, many), (many, rows - many)) if part[1]]
+            by_fuse = halves[many > 0 :]
+            if many:
+                self._add_rows(step, walk, held, many, (rows, columns, blocks), down)
         tail = FUSE_DIMS.index("n")
-        for top, height in halves:
+        for top, height in by_fuse:
             first: dict[str, int | BufferRef] = {
                 **walk,
                 "src": FUSE_SRC.pack(a_src=1, a_dtype=dtype),
@@ -667,6 +691,54 @@ class PoolSteps:
                     **self._across(left * layer.strides[1] + strip.before, count),
                 }
                 step.fuse.append(self.context.command(Unit.FUSE, **second))
+
+    def _add_rows(
+        self,
+        step: TileStep,
+        walk: Mapping[str, int | BufferRef],
+        sums: BufferRef,
+        rows: int,
+        tile: tuple[int, int, int],
+        down: int,
+    ) -> None:
+        """Add the commands by which MATRIX adds the int16 elements of the image rows of the first windows of a column.
+
+        The high bytes of all image rows are added first, then 256 times their sum and the low bytes.
+
+        Parameters
+        ----------
+        sums : BufferRef
+            Address of the sums.
+        rows : int
+            Rows of windows.
+        tile : (int, int, int)
+            Rows of windows, columns and blocks of channels of the tile.
+        """
+        (whole, columns, blocks), n = tile, self.n
+        matrices = self.matrices.get(0, step)
+        for low in range(2):
+            step.matrix.append(
+                self.context.command(
+                    Unit.MATRIX,
+                    word=MATRIX_WORD.pack(wide=1, shift8=low, a_unsigned=low),
+                    **{name: walk[name] for name in ("a_base", "a_u", "a_v", "u_lim")},
+                    u0=down,
+                    u_y=self.layer.strides[0],
+                    u_ky=1,
+                    v_x=1,
+                    y_count=rows,
+                    x_count=columns,
+                    ky_count=self.layer.kernel[0],
+                    oc_count=blocks,
+                    a_oc=2 * n,
+                    w_base=matrices.plus(low * n * n),
+                    w_row=n,
+                    acc_base=sums,
+                    acc_x=1,
+                    acc_y=columns,
+                    acc_oc=whole * columns,
+                )
+            )
 
     def _flat(self, length: int) -> dict[str, int]:
         """Return the fields of a walk over `length` contiguous bytes of operand and result, N elements at a time."""
@@ -730,6 +802,15 @@ class PoolSteps:
             stage = self._stage("n", reduce=Reduce.SUM, post=Post.COUNT)
             return {"src": src, "stage": stage, "post_lo": low, "post_hi": high}
         return {"src": src, "stage": self._stage("n", reduce=Reduce.MAX), "clip_lo": low, "clip_hi": high}
+
+
+def _bytes_of_int16(n: int) -> NDArray[np.uint8]:
+    """Return the matrices of 0 and 1 that select the high and the low bytes of N elements, as pairs of int4."""
+    matrices = np.zeros((2, 2 * n, n), np.uint8)
+    lane = np.arange(n)
+    matrices[0, 2 * lane + 1, lane] = 1
+    matrices[1, 2 * lane, lane] = 1
+    return (matrices[:, :n] | matrices[:, n:] << 4).astype(np.uint8)
 
 
 def _differences(dtype: Dtype, rows: int, columns: int, n: int) -> dict[str, int]:

@@ -116,7 +116,7 @@ class LayerSchedule:
         or stored to DRAM has buffers.
     fold_kernel_width : bool
         True to make kernel columns part of the reduction dimension, which fills the array if there are few channels. In
-        bilinear resizing: windows of adjacent pixels, with constant weights.
+        bilinear resizing: windows of adjacent pixels, with constant weights. In averages: sums of windows of bytes.
     im2col : bool
         True to make the whole kernel part of the reduction dimension; the inputs of each output column are loaded
         separately. With `fold_kernel_width`, the image rows are loaded, or are in the scratchpad, and FUSE copies the

@@ -1,6 +1,6 @@
 """ONNX operators that compute like onnxruntime, where ONNX's numpy reference differs or is slow."""
 
-from compiler.reference.onnx_ops import axis_ops, products, recurrent, regions, resize, windows
+from compiler.reference.onnx_ops import axis_ops, recurrent, regions, resize, windows
 from compiler.reference.onnx_ops.registry import Array, OnnxNodeSpec, own
 
 __all__ = [
@@ -8,7 +8,6 @@ __all__ = [
     "OnnxNodeSpec",
     "axis_ops",
     "own",
-    "products",
     "recurrent",
     "regions",
     "resize",
