@@ -320,13 +320,17 @@ class ServingHistory(ServingObserver):
             parts.append(f"{early:,.0f} cycles for the first ones, {self.last:,.0f} for the last ones")
         if latency := self.latency():
             parts.append(f"latency {latency['p50_ms']:.4g} ms, {latency['p99_ms']:.4g} ms for 99%")
-            parts.append(f"{latency['requests_per_second']:,.0f} requests per second")
+            if latency["requests_per_second"]:
+                parts.append(f"{latency['requests_per_second']:,.0f} requests per second")
         if adapted:
             parts += [counted(self.count(event), noun) for event, noun in _COUNTED.items()]
         return "; ".join(parts)
 
-    def latency(self) -> dict[str, float] | None:
-        """Return latencies and throughput in simulated time; None if requests have no times."""
+    def latency(self) -> dict[str, float | None] | None:
+        """Return latencies and throughput in simulated time; None if requests have no times.
+
+        The throughput is None if no time passes, since all stages run on the host.
+        """
         if not self.times:
             return None
         latencies = [time.latency_ms for time in self.times]
@@ -337,7 +341,7 @@ class ServingHistory(ServingObserver):
             "p50_ms": float(p50),
             "p99_ms": float(p99),
             "max_ms": max(latencies),
-            "requests_per_second": len(latencies) / seconds,
+            "requests_per_second": len(latencies) / seconds if seconds else None,
         }
 
     def document(self) -> dict[str, Any]:

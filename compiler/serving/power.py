@@ -258,7 +258,8 @@ class PowerGovernor:
         self.missed += met is False
         time = RequestTime(arrival, plan.start, self.trace.end)
         clock = self.limits.clock * plan.state.share
-        power = energy / (time.finish_ms - time.start_ms)
+        taken = time.finish_ms - time.start_ms
+        power = energy / taken if taken else 0.0  # all stages may run on the host
         return time, RequestPower(clock, plan.state.volts, energy, power, met)
 
     def summary(self) -> str:
