@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,7 +91,7 @@ def results(folder, seed):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, dict[str, object]] = {case: {} for case in CASES}
+    found: dict[str, dict[str, Any]] = {case: {} for case in CASES}
     texts = zip(
         *(re.split(r"^command \d+\n", each, flags=re.M)[1:] for each in (done.stdout, done.stderr)),
         strict=True,
