@@ -11,6 +11,7 @@ from tests.formal.array_contracts import SumContract, Tile
 from tests.formal.matrix_contracts import CONFIGS, FeedValueContract
 from tests.formal.prover import prove
 from tests.formal.test_matrix import OTHER_CASES, PROOFS, WIDE_TILES
+from tests.formal.test_queue import OTHERS
 from tests.formal.trap_contracts import LATENCY, ModeContract
 from tests.formal.unpacker_contracts import ValueContract
 
@@ -23,6 +24,12 @@ def test_values_of_unpacked_weights(tmp_path: Path) -> None:
 def test_order_of_commands(tmp_path: Path) -> None:
     """Commands leave a queue in order; about one minute on a quiet core."""
     prove(tmp_path, queue_contracts.CONTRACTS["order"](), bounded=8, induction=0)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_tokens_of_semaphores(tmp_path: Path, name: str) -> None:
+    """Tokens of further semaphores are neither lost nor created."""
+    prove(tmp_path, queue_contracts.CONTRACTS[name](), bounded=None, induction=2)
 
 
 def test_values_of_weights(tmp_path: Path) -> None:
