@@ -1,6 +1,7 @@
 """Proofs that commands in modes that a machine lacks trap, with yowasp-sby and z3; a proof fails for a mutant.
 
-The proofs of modes that the machine has, but that conflict with each other, are in `tests/soak/test_proofs.py`.
+The proofs of MATRIX, and of modes that the machine has, but that conflict with each other, are in
+`tests/soak/test_proofs.py`.
 """
 
 from pathlib import Path
@@ -14,21 +15,15 @@ from tests.formal.prover import prove
 from tests.formal.test_matrix import mutant
 from tests.formal.trap_contracts import LATENCY, ModeContract
 
-#: Unit, and a machine without its modes.
-CASES = {
-    "no_packed": (Unit.LOAD, MlaConfig(n=4, packed_loads=0)),
-    "no_modes": (Unit.MATRIX, MlaConfig(n=4, wide=0, sparse=0)),
-}
+#: Machine without packed loads.
+NO_PACKED = MlaConfig(n=4, packed_loads=0)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_illegal_mode_traps(tmp_path: Path, name: str) -> None:
-    unit, config = CASES[name]
-    prove(tmp_path, ModeContract(config, unit), bounded=LATENCY + 1, induction=0)
+def test_illegal_mode_traps(tmp_path: Path) -> None:
+    prove(tmp_path, ModeContract(NO_PACKED, Unit.LOAD), bounded=LATENCY + 1, induction=0)
 
 
 def test_mutant_violates_contract(tmp_path: Path) -> None:
     source = mutant(issue, "bad_command.eq(broken.bit_select(self.unit, 1))", "bad_command.eq(0)")
-    unit, config = CASES["no_packed"]
     with pytest.raises(AssertionError, match=r"DONE \(FAIL"):
-        prove(tmp_path, ModeContract(config, unit, source), bounded=LATENCY + 1, induction=0)
+        prove(tmp_path, ModeContract(NO_PACKED, Unit.LOAD, source), bounded=LATENCY + 1, induction=0)

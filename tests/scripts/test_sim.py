@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts import sim
+
 ROOT = Path(__file__).parents[2]
 
 # Replaces the build of the simulator by an endless wait.
@@ -29,26 +31,32 @@ sys.exit(sim.main())
 """
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the script to its end."""
-    command = [sys.executable, "-m", "scripts.sim", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+@pytest.fixture
+def complains(monkeypatch, capsys):
+    """Return a function that asserts status 2, and that standard error is one line that contains a string.
 
+    The script runs in this process, since its imports take most of the time of a process that rejects its arguments.
+    """
 
-def complains(text: str, *arguments: object) -> None:
-    """Assert status 2, and that standard error is one line that contains a string."""
-    done = run(*arguments)
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert text in done.stderr
-    assert done.stderr.count("\n") == 1
+    def run(text: str, *arguments: object) -> None:
+        monkeypatch.setattr(sys, "argv", ["sim", *map(str, arguments)])
+        status = sim.main()
+        done = capsys.readouterr()
+        assert (status, done.out) == (2, ""), done.err
+        assert text in done.err
+        assert done.err.count("\n") == 1
+
+    return run
 
 
 @pytest.mark.parametrize("images", [-3, 0, 1, 361])
-def test_number_of_images(images):
+def test_number_of_images(complains, images):
     complains(f"sim: --images must be in 2..360, not {images}", "--device", "golden", "--images", images)
 
 
-def test_unwritable_outputs_are_rejected_before_any_work(tmp_path):
+def test_unwritable_outputs_are_rejected_before_any_work(complains, monkeypatch, tmp_path):
+    monkeypatch.setattr(sim, "load_digits_split", lambda: pytest.fail("the images are read"))
+    monkeypatch.setattr(sim, "plan", lambda *_args, **_named: pytest.fail("the network is compiled"))
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "absent" / "x.json", tmp_path):
         complains(f"{path} cannot be written", "--device", "golden", "--json", path)

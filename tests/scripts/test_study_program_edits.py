@@ -15,7 +15,7 @@ from compiler.tuning.search.method import Trial
 from hw.config import load_target
 from scripts import study_program_edits
 
-SMALL = ("--kinds", "add", "max_pool", "--shapes", "1", "--trials", "10", "--programs", "8", "--starts", "2")
+SMALL = ("--kinds", "add", "max_pool", "--shapes", "1", "--trials", "6", "--programs", "5", "--starts", "2")
 
 
 def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *more: str) -> dict:
@@ -37,7 +37,7 @@ def test_figures_are_reproducible_and_work_resumes(tmp_path, monkeypatch, capsys
         (row, each) for row in rows for each in report["layers"] if row["key"].startswith(each["layer"])
     ):
         found = row["programs"]["edits"]
-        assert (row["schedules"]["measured"], found["measured"]) == (10, 8)
+        assert (row["schedules"]["measured"], found["measured"]) == (6, 5)
         assert found["starts"] == sorted(found["starts"]) and row["schedules"]["cycles"] == found["starts"][0]
         assert each["gain"] == pytest.approx(100 * (1 - found["cycles"] / row["schedules"]["cycles"]))
         with Measurer(

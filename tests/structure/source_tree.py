@@ -1,6 +1,7 @@
 """Access to modules, imports, classes and docstrings of the packages through their source, without imports."""
 
 import ast
+import gc
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -34,11 +35,21 @@ class Documented(NamedTuple):
 @cache
 def modules(trees: tuple[str, ...] = TREES) -> dict[str, ast.Module]:
     """Return the syntax trees of all modules, by dotted name."""
-    found = {}
-    for tree in trees:
-        for path in sorted((ROOT / tree).rglob("*.py")):
-            found[module_name(path)] = ast.parse(path.read_text(), str(path.relative_to(ROOT)))
-    return found
+    return {name: module for tree in trees for name, module in _parsed(tree).items()}
+
+
+@cache
+def _parsed(tree: str) -> dict[str, ast.Module]:
+    # Garbage collections while millions of nodes are built take most of the time, and none of the nodes is garbage.
+    gc.disable()
+    try:
+        return {
+            module_name(path): ast.parse(path.read_text(), str(path.relative_to(ROOT)))
+            for path in sorted((ROOT / tree).rglob("*.py"))
+        }
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def module_name(path: Path) -> str:
@@ -84,9 +95,17 @@ def definitions(trees: tuple[str, ...] = TREES) -> Iterator[tuple[str, Definitio
     for name, tree in modules(trees).items():
         path = source_path(name).relative_to(ROOT)
         yield f"{path}:1", tree
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                yield f"{path}:{node.lineno} {node.name}", node
+        for node in _nested_definitions(tree):
+            yield f"{path}:{node.lineno} {node.name}", node
+
+
+def _nested_definitions(node: ast.AST) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield the classes and functions below a node; its expressions, most of its nodes, contain none."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from _nested_definitions(child)
 
 
 def docstrings(trees: tuple[str, ...] = TREES) -> Iterator[Documented]:

@@ -1,6 +1,7 @@
 """The static validator accepts valid random programs, and all programs that it accepts are safe."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -73,8 +74,16 @@ def outcome(case: Case, order: int | None) -> Outcome:
 @pytest.mark.parametrize("target", TARGETS)
 def test_outcome_of_accepted_programs_does_not_depend_on_the_order(target):
     """Mutants that the validator accepts do not trap and have the same outcome for every order of unit steps."""
+    check_orders(target, range(4000, 4040))
+
+
+def check_orders(target: str, seeds: Iterable[int]) -> None:
+    """Check the mutants of the random programs of these seeds, of which all kinds must be accepted and rejected.
+
+    `tests/soak/test_validated_programs.py` checks those of more seeds.
+    """
     config, passed, rejected = load_target(target), Counter(), Counter()
-    for seed in range(4000, 4070):
+    for seed in seeds:
         case, rng = generate(config, seed), Random(seed)
         if traps(case):
             continue
@@ -103,9 +112,14 @@ def test_outcome_of_accepted_programs_does_not_depend_on_the_order(target):
 @pytest.mark.parametrize("target", ["n4", "n16"])
 def test_races_compared_with_an_oracle(target):
     """The oracle finds no race in accepted mutants, and finds one in over 80% of the mutants rejected for a race."""
+    check_races(target, range(5000, 5080))
+
+
+def check_races(target: str, seeds: Iterable[int]) -> None:
+    """Compare the races of mutants of the random programs of these seeds with those that the oracle finds."""
     config, races, passed = load_target(target), [], 0
     device = WitnessedDevice(config, DRAM_BYTES)
-    for seed in range(5000, 5080):
+    for seed in seeds:
         case, rng = generate(config, seed), Random(seed)
         if traps(case):
             continue

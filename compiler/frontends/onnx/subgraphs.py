@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import onnx
 from onnx import AttributeProto, defs, inliner
@@ -372,6 +371,8 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _check(model: onnx.ModelProto) -> None:
     """Reject functions that are recursive or expand to too many nodes, which ONNX's inliner does not check."""
+    import networkx as nx  # imported on demand: few models contain functions, and loading it takes a tenth of a second
+
     functions = {(f.domain, f.name): f for f in model.functions}
     if len(functions) != len(model.functions):
         raise InputError("defines a function twice")

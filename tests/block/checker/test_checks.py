@@ -99,8 +99,23 @@ def test_random_commands_without_sparse_mode(n: int):
     check(WITHOUT_SPARSE[n], Unit.MATRIX, 600 + n)
 
 
-def check(config: MlaConfig, unit: Unit, seed: int) -> None:
-    """Compare the checks of random commands with the reference."""
+def check(config: MlaConfig, unit: Unit, seed: int, commands: int | None = None) -> None:
+    """Compare the checks of random commands with the reference.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        The machine whose issue of commands is simulated.
+    unit : Unit
+        Unit of all commands.
+    seed : int
+        Seed of the commands and their windows.
+    commands : int or None
+        Number of commands. None stands for 330, or for 150 of MATRIX with `serial_commands`, whose checks take the
+        most cycles; `tests/soak/test_command_checks.py` checks more of them.
+    """
+    if commands is None:
+        commands = 150 if config.serial_commands and unit == Unit.MATRIX else 330
     print(f"seed {seed}")
     rng = random.Random(seed)
     dut = shared_block(command_issue, config)
@@ -119,7 +134,7 @@ def check(config: MlaConfig, unit: Unit, seed: int) -> None:
     async def testbench(ctx):
         port = getattr(dut, name)
         windows: list[tuple[int, int, int]] = []
-        for number in range(330):
+        for number in range(commands):
             if number % 50 == 0:
                 windows = windows_for(rng, config)
                 limits[:] = [limit for base, last, _ in windows for limit in (base, last)]
