@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.support import coverage_option, fast_simulation, waveform_option
+from tests.support import coverage_option, waveform_option
 from tests.support.seeds import random_seed
 
 
@@ -20,7 +20,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     coverage_option.configure(config)
     waveform_option.configure(config)
-    fast_simulation.install()
     # Tests measure the static compiler's programs, not those that the user's database knows.
     os.environ["MLA_DB"] = "off"
     # A shell starts background jobs with SIGINT ignored, and child processes inherit that. Tests that interrupt
