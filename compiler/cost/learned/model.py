@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import nnls
 
 from compiler.cost.learned.features import ENERGY_NAMES, NAMES, FeatureRow
 from compiler.profile.measurement import HardwareProfile
@@ -607,6 +606,8 @@ def fit_machine(rows: Sequence[FeatureRow], cycles: Floats) -> tuple[float, floa
 
     Least squares of the relative errors are iterated with weights that limit the influence of outliers.
     """
+    from scipy.optimize import nnls  # imported on demand: loading takes half a second
+
     sides = np.stack([[row.base for row in rows], _commands(rows)], axis=1) / cycles[:, None]
     weights = np.ones(len(rows))
     found = np.array([1.0, 0.0])

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from compiler.cost.roofline import bus_rate
 from compiler.ir.graph import Graph, Node, random_input
@@ -495,6 +494,8 @@ def _row_product(size: int) -> Graph:
 
 def _fitted(found: list[tuple[int, int, float]]) -> tuple[float, float, float]:
     """Return microseconds per node, and nanoseconds per element and per product, all at least 0."""
+    from scipy.optimize import nnls  # imported on demand: loading takes half a second
+
     elements, products, times = (np.array(each, float) for each in zip(*found, strict=True))
     sides = np.stack([np.ones(len(times)), elements / 1e3, products / 1e3], 1) / np.sqrt(times)[:, None]
     solved, _ = nnls(sides, np.sqrt(times))
