@@ -274,7 +274,7 @@ def _fused(
     static: CompiledNetwork, graph: Graph, config: MlaConfig, options: CompileOptions
 ) -> CompiledNetwork:
     """Return the network under the fixed point of the fusion engine; `static` if it is the same or does not compile."""
-    from compiler.cost.learned.model import find_model
+    from compiler.cost.learned_model import find_model
     from compiler.pipeline import ModelCompiler
     from compiler.tuning.fusion.engine import CONFIDENCE, FusionEngine
 
@@ -462,7 +462,7 @@ def _predictor(
 
     It prepares the model at first use, and keeps predictions in `store`.
     """
-    from compiler.cost.learned.model import find_model, model_path
+    from compiler.cost.learned_model import find_model, model_path
 
     @memoized
     def model() -> "NetworkCostModel":

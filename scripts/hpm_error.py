@@ -23,8 +23,8 @@ import numpy as np
 
 from compiler.bench.tiny import NETWORKS, model_path
 from compiler.cache.model_source import ModelSource
-from compiler.cost.learned.features import rows_of
-from compiler.cost.learned.model import (
+from compiler.cost.features import rows_of
+from compiler.cost.learned_model import (
     CycleModel,
     PredictionErrors,
     energy_model,
@@ -32,7 +32,7 @@ from compiler.cost.learned.model import (
     predicted_conflicts,
     spearman,
 )
-from compiler.cost.learned.online_model import attribution_groups
+from compiler.cost.online_model import attribution_groups
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from statistics import median
 from time import perf_counter
 
-from compiler.cost.learned.features import RowMaker
-from compiler.cost.learned.model import CycleModel, find_model
+from compiler.cost.features import RowMaker
+from compiler.cost.learned_model import CycleModel, find_model
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile

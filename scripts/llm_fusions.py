@@ -18,7 +18,7 @@ from statistics import fmean
 
 import numpy as np
 
-from compiler.cost.learned.model import find_model
+from compiler.cost.learned_model import find_model
 from compiler.llm.data.examples import CORPUS, TrajectoryPrompts
 from compiler.llm.data.held_out import MACHINES, is_validation
 from compiler.llm.data.trajectories import Trajectory, read

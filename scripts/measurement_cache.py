@@ -4,7 +4,7 @@ from pathlib import Path
 from time import monotonic
 
 from compiler.cache.digest import name
-from compiler.cost.learned.model import CycleModel, find_model
+from compiler.cost.learned_model import CycleModel, find_model
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, Result
 from compiler.runtime.compiled import CompiledNetwork

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from compiler.cost.learned.model import find_model
+from compiler.cost.learned_model import find_model
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Rejected
 from compiler.schedule.schedule import Schedule

@@ -3,7 +3,7 @@
 `python -m scripts.study_retraining FOLDER` uses measurements of random networks in FOLDER, which `python -m
 scripts.train_shipped FOLDER --targets ulx3s-85f --out FILE` makes. The model for machines without `pipelined` control,
 trained on n16, n8 and n4 only, predicts the machine's layers. It is then retrained on layers of some of the networks
-(`retrained` in `compiler/cost/learned/online_model.py`), and predicts the other networks. Each seed holds out others.
+(`retrained` in `compiler/cost/online_model.py`), and predicts the other networks. Each seed holds out others.
 """
 
 import argparse
@@ -14,8 +14,8 @@ from statistics import mean, median
 
 import numpy as np
 
-from compiler.cost.learned.model import SHIPPED, CycleModel
-from compiler.cost.learned.online_model import LayerSample, retrained
+from compiler.cost.learned_model import SHIPPED, CycleModel
+from compiler.cost.online_model import LayerSample, retrained
 from compiler.tuning.calibration.calibrate import MeasuredLayers, features_of
 from scripts.published_layers import MEMORIES
 from scripts.train_shipped import journal_of

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from compiler.cost.learned.features import ENERGY_NAMES, NAMES
-from compiler.cost.learned.model import SHIPPED, SHIPPED_ENERGY
+from compiler.cost.features import ENERGY_NAMES, NAMES
+from compiler.cost.learned_model import SHIPPED, SHIPPED_ENERGY
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.calibration.calibrate import (
     MeasuredLayers,

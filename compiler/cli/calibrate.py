@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure networks, train the model, write it and print the report."""
-    from compiler.cost.learned.model import journal_path, model_path
+    from compiler.cost.learned_model import journal_path, model_path
     from compiler.profile.measurement import HardwareProfile
     from compiler.tuning.calibration.calibrate import calibrate
     from compiler.tuning.calibration.collect import CalibrationJournal

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
     from compiler.cli.compile import source_of
     from compiler.cli.run import head
-    from compiler.cost.learned.model import find_model
+    from compiler.cost.learned_model import find_model
     from compiler.pipeline import ModelCompiler
     from compiler.profile.measurement import HardwareProfile
     from compiler.quantize.report import log_warnings

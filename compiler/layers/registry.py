@@ -25,7 +25,7 @@ from compiler.layers.conv import codegen as conv
 from compiler.layers.layer_kind import LayerKind, Lowering
 
 #: All layer kinds. The index of a kind in this tuple is its number in the features of the cost model, and the language
-#: model's vocabulary has the kinds' words in this order; `cost/learned/shipped.hpm` and `llm/model/model.safetensors`
+#: model's vocabulary has the kinds' words in this order; `cost/shipped.hpm` and `llm/model/model.safetensors`
 #: depend on this. Append new kinds at the end.
 LAYER_KINDS: tuple[LayerKind, ...] = (
     conv.KIND,

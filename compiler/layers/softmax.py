@@ -1,4 +1,4 @@
-"""Softmax over the last dimension; `compiler.layers.softmax_across` has the code for a dimension before others."""
+"""Softmax over the last dimension; `compiler.layers.softmax_across` has the methods for a dimension before others."""
 
 import math
 from collections.abc import Hashable
@@ -25,10 +25,10 @@ from compiler.layers.lowering_context import (
 from compiler.layers.softmax_across import (
     across_columns,
     across_fits,
-    across_steps,
     across_tile_model,
     across_tilings,
 )
+from compiler.layers.softmax_across_codegen import across_steps
 from compiler.layers.tile_pipeline import (
     PASS_CYCLES,
     STAGGERED_PASS_CYCLES,

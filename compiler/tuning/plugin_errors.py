@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from compiler.cost.learned.model import PredictionErrors
+from compiler.cost.learned_model import PredictionErrors
 from compiler.profile.measurement import Rejected, Result
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask

@@ -8,8 +8,8 @@ from typing import Self
 from sqlalchemy import Connection, LargeBinary, Table, cast, func, select
 
 from compiler.cache.content_store import ContentStore
-from compiler.cost.learned.model import CycleModel
-from compiler.cost.learned.online_model import LayerSample
+from compiler.cost.learned_model import CycleModel
+from compiler.cost.online_model import LayerSample
 from compiler.profile.measurement import HardwareProfile, Result
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db import (

@@ -13,9 +13,9 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from compiler.cost.learned.features import NAMES, FeatureRow
-from compiler.cost.learned.model import CycleModel, find_model
-from compiler.cost.learned.online_model import LayerSample, retrained
+from compiler.cost.features import NAMES, FeatureRow
+from compiler.cost.learned_model import CycleModel, find_model
+from compiler.cost.online_model import LayerSample, retrained
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning_db import json_codec
 from compiler.tuning_db.connection import MODELS, SealedRows, as_bytes, many, remove

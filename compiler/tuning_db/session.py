@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from compiler.cache import digest
 from compiler.cost.energy import energy_uj
-from compiler.cost.learned.features import RowMaker, row_maker
-from compiler.cost.learned.model import CycleModel
-from compiler.cost.learned.online_model import LayerSample, samples_of
+from compiler.cost.features import RowMaker, row_maker
+from compiler.cost.learned_model import CycleModel
+from compiler.cost.online_model import LayerSample, samples_of
 from compiler.pipeline import ModelCompiler
 from compiler.profile.counters import CONFLICTS, bound
 from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement, Rejected, Result

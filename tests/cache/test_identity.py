@@ -15,7 +15,7 @@ import compiler.runtime.package_writer
 import compiler.tuning.calibration.collect
 import compiler.tuning_db.database  # noqa: F401  like the others above: all types that are stored
 from compiler.cache.digest import name, shape_of
-from compiler.cost.learned.features import NAMES
+from compiler.cost.features import NAMES
 from compiler.ir import identity as module
 from compiler.ir.identity import identities, identity, restored, stored
 from compiler.layers.base import Image, Layer

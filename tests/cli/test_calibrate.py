@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from compiler.cost.learned.model import CycleModel
+from compiler.cost.learned_model import CycleModel
 from compiler.tuning.calibration.calibrate import learn
 from tests.cost.test_learned_model import N4, samples
 

@@ -15,8 +15,8 @@ import pytest
 from scipy.stats import spearmanr
 
 from compiler.commands.commands import Command, cycles
-from compiler.cost.learned.features import NAMES, FeatureRow, RowMaker, rows_of
-from compiler.cost.learned.model import (
+from compiler.cost.features import NAMES, FeatureRow, RowMaker, rows_of
+from compiler.cost.learned_model import (
     SHIPPED,
     CycleModel,
     PredictionErrors,

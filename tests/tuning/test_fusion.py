@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import compiler
-from compiler.cost.learned.model import CycleModel, find_model
+from compiler.cost.learned_model import CycleModel, find_model
 from compiler.initial_schedule.initial import initial_schedule
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.cost.learned.features import rows_of
-from compiler.cost.learned.model import CycleModel, PredictionErrors, energy_model, spearman
-from compiler.cost.learned.online_model import OnlineCostModel, apportion, attribution_groups
+from compiler.cost.features import rows_of
+from compiler.cost.learned_model import CycleModel, PredictionErrors, energy_model, spearman
+from compiler.cost.online_model import OnlineCostModel, apportion, attribution_groups
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement

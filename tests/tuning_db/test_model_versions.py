@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from compiler.cli.main import main
-from compiler.cost.learned.features import NAMES, FeatureRow
-from compiler.cost.learned.model import find_model
-from compiler.cost.learned.online_model import LayerSample, retrained
+from compiler.cost.features import NAMES, FeatureRow
+from compiler.cost.learned_model import find_model
+from compiler.cost.online_model import LayerSample, retrained
 from compiler.options import DramTiming
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning_db import model_versions

@@ -7,8 +7,8 @@ from math import inf
 
 import numpy as np
 
-from compiler.cost.learned.model import find_model
-from compiler.cost.learned.online_model import OnlineCostModel
+from compiler.cost.learned_model import find_model
+from compiler.cost.online_model import OnlineCostModel
 from compiler.llm.generate.known_layers import read_known_layers
 from compiler.llm.generate.requests import Schedules
 from compiler.llm.tokens.layer_prompt import PromptSubject, subjects_of

@@ -9,7 +9,7 @@ from math import inf
 
 import numpy as np
 
-from compiler.cost.learned.model import find_model
+from compiler.cost.learned_model import find_model
 from compiler.llm.endpoint.model import EndpointModel, LanguageModelGenerator
 from compiler.llm.endpoint.settings import Endpoint
 from compiler.llm.generate.candidate_pool import (

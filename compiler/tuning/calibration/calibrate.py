@@ -8,9 +8,9 @@ from statistics import median
 import numpy as np
 
 from compiler import __version__
-from compiler.cost.learned.features import NAMES, FeatureRow, rows_of
-from compiler.cost.learned.model import CycleModel, PredictionErrors, train, train_spread
-from compiler.cost.learned.online_model import apportion
+from compiler.cost.features import NAMES, FeatureRow, rows_of
+from compiler.cost.learned_model import CycleModel, PredictionErrors, train, train_spread
+from compiler.cost.online_model import apportion
 from compiler.ir.identity import stored
 from compiler.lowering.lower import LoweredNetwork
 from compiler.pipeline import ModelCompiler

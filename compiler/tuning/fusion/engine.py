@@ -7,7 +7,7 @@ from itertools import islice, product
 from typing import Any
 
 from compiler.codegen.block_streaming import row_stream_obstacle
-from compiler.cost.learned.model import CycleModel
+from compiler.cost.learned_model import CycleModel
 from compiler.initial_schedule.block_streaming import (
     AttentionTiling,
     ChannelBlockPair,

@@ -5,8 +5,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
-from compiler.cost.learned.features import FeatureRow, row_maker
-from compiler.cost.learned.model import CycleModel
+from compiler.cost.features import FeatureRow, row_maker
+from compiler.cost.learned_model import CycleModel
 from compiler.cost.timeline import timeline_cycles
 from compiler.initial_schedule.block_streaming import ChannelBlockPair, FusedPair, attentions, streaming_pairs
 from compiler.initial_schedule.initial import FUSE_ONLY, attention_tilings, tiling_contexts

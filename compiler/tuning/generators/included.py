@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from compiler.cost.learned.model import find_model
+from compiler.cost.learned_model import find_model
 from compiler.profile.measurement import Measurement, Rejected, Result
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.edits.rewrites import (

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, Self
 
-from compiler.cost.learned.model import CycleModel, find_model
+from compiler.cost.learned_model import CycleModel, find_model
 from compiler.ir.graph import Graph
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler

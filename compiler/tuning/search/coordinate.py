@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from compiler.codegen.buffer_allocation import MemoryFullError
-from compiler.cost.learned.model import Floats
-from compiler.cost.learned.online_model import CostPrediction, OnlineCostModel
+from compiler.cost.learned_model import Floats
+from compiler.cost.online_model import CostPrediction, OnlineCostModel
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from compiler.cost.learned.model import PredictionErrors
+from compiler.cost.learned_model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected, Result
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective

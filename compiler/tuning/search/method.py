@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from compiler.cost.learned.model import PredictionErrors
+from compiler.cost.learned_model import PredictionErrors
 from compiler.profile.measurement import Measurement, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective

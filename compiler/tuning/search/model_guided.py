@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from compiler.cost.learned.model import PredictionErrors, energy_model
-from compiler.cost.learned.online_model import OnlineCostModel, attribution_groups
+from compiler.cost.learned_model import PredictionErrors, energy_model
+from compiler.cost.online_model import OnlineCostModel, attribution_groups
 from compiler.profile.measurement import Measurement, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective

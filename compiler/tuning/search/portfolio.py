@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from math import log
 from typing import TYPE_CHECKING, TypeVar
 
-from compiler.cost.learned.model import PredictionErrors
+from compiler.cost.learned_model import PredictionErrors
 from compiler.profile.measurement import Measurement, Result
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective

@@ -6,7 +6,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from compiler.cost.learned.model import PredictionErrors
+from compiler.cost.learned_model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected
 from compiler.tuning.constraints import NO_TARGETS, UNCONSTRAINED, Constraints, Objective, Targets
 from compiler.tuning.edits.editable_programs import templates_of

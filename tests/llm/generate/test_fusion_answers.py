@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from compiler.cost.learned.model import find_model
+from compiler.cost.learned_model import find_model
 from compiler.llm.generate.candidate_pool import CandidateKind
 from compiler.llm.generate.lm_generator import LmGenerator
 from compiler.llm.generate.requests import Fusion, fusion_requests

@@ -13,8 +13,8 @@ from math import hypot, log, log2
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.learned.features import FeatureRow, row_maker
-from compiler.cost.learned.model import (
+from compiler.cost.features import FeatureRow, row_maker
+from compiler.cost.learned_model import (
     CycleModel,
     PredictionErrors,
     fit_machine,

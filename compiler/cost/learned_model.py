@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from compiler.cost.learned.features import ENERGY_NAMES, NAMES, FeatureRow
+from compiler.cost.features import ENERGY_NAMES, NAMES, FeatureRow
 from compiler.profile.measurement import HardwareProfile
 from cosim.rtl.cache import cache_folder
 from hw.errors import InputError, WorkError

@@ -1,1 +1,0 @@
-"""The learned cost model: features of layers under schedules, boosted trees, and prediction errors."""
