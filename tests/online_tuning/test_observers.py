@@ -39,7 +39,8 @@ EVENTS = [
 
 def request_result(version: int, cycles: int) -> Any:
     """Return a result with only the attributes that progress and history read."""
-    result: Any = SimpleNamespace(cycles=cycles, batch_size=1, version=SimpleNamespace(number=version))
+    served = SimpleNamespace(number=version)
+    result: Any = SimpleNamespace(cycles=cycles, batch_size=1, version=served, time=None)
     return result
 
 
