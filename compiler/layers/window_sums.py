@@ -28,6 +28,7 @@ from compiler.commands.tile_buffers import (
 )
 from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.epilogue import Slots
+from compiler.layers.pool import image_height
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, line_beats
 from compiler.layers.tiling_context import (
     MAX_SUM_BUFFERS,
@@ -147,11 +148,6 @@ class Part(NamedTuple):
     fuse: int
 
 
-def _height(rows: int, kernel: int, stride: int) -> int:
-    """Return the image rows that `rows` rows of windows cover."""
-    return (rows - 1) * stride + kernel if rows else 0
-
-
 @cache
 def _parts(sums: ColumnSums, kernel: int, stride: int, rows: int, windows: int) -> tuple[Part, ...]:
     """Return the parts of a tile of `rows` rows of `windows` windows, with which the busier unit takes the least time.
@@ -168,7 +164,7 @@ def _parts(sums: ColumnSums, kernel: int, stride: int, rows: int, windows: int) 
         each, mine = sums.rows_of(odd, windows), list[list[Part]]()
         for apart in range(rows + 1 if each else 0):
             together = rows - apart
-            matrix = sums.passes(odd, windows, _height(apart, kernel, stride))
+            matrix = sums.passes(odd, windows, image_height(apart, kernel, stride))
             parts = [Part(odd, 0, apart, False, matrix, apart * kernel * each)]
             matrix = kernel * sums.passes(odd, windows, together)
             parts.append(Part(odd, apart, together, True, matrix, together * each))
@@ -207,7 +203,7 @@ class WindowSums:
         kernel, stride, (_, y) = self.layer.weights.shape[0], self.layer.strides[0], images(self.layer)
         return max(
             self.sums.rows_of(part.odd, y.w)
-            * (part.rows if part.adds else _height(part.rows, kernel, stride))
+            * (part.rows if part.adds else image_height(part.rows, kernel, stride))
             for part in self.parts(rows)
         )
 
