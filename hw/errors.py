@@ -52,6 +52,10 @@ def reason_of(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
+class Terminated(SystemExit):
+    """Exit because of a signal such as SIGTERM, which no handler of errors in a user's code may stop."""
+
+
 class MlaError(Exception):
     """Base class of every error that is reported to the user. The message is one sentence that contains the invalid
     value.

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from compiler.cli.options import unwatch_files
 from compiler.util import files
-from hw.errors import MlaError, printable, reason_of
+from hw.errors import MlaError, Terminated, printable, reason_of
 
 INTERRUPTED = 128 + signal.SIGINT
 FAILED = 1
@@ -22,12 +22,12 @@ _OWN_PACKAGES = ("hw", "cosim", "compiler")
 
 
 def _terminate(signum: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + signum)
+    raise Terminated(128 + signum)
 
 
 @contextmanager
 def _unwinding_signals() -> Iterator[None]:
-    """Raise SystemExit on SIGTERM and SIGHUP within the context, so that cleanup code runs."""
+    """Raise Terminated on SIGTERM and SIGHUP within the context, so that cleanup code runs."""
     previous = {signum: signal.signal(signum, _terminate) for signum in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield

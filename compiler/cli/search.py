@@ -4,14 +4,23 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.options import add_clock, add_performance_targets, integer, performance_targets
+from compiler.cli.exit_status import warn
+from compiler.cli.options import (
+    add_clock,
+    add_performance_targets,
+    integer,
+    performance_targets,
+    used_database,
+)
 from compiler.llm.endpoint.settings import GRAMMARS, KEY_VARIABLE, Endpoint, Prices, SpendingLimits, fields_of
 from compiler.tuning.registry import GENERATORS, GENERATORS_METHOD, LLM, METHODS, PORTFOLIO, RETRIEVAL
 from compiler.util.plugin_registry import Registry, is_reference
 from compiler.util.tables import counted
-from hw.errors import InputError, shown
+from hw.errors import InputError, WorkError, shown
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from compiler.llm.endpoint.model import LanguageModelGenerator
     from compiler.tuning.constraints import Targets
 
@@ -241,3 +250,27 @@ def _fields(text: str) -> dict[str, Any]:
         return fields_of(text)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def writable_database(args: argparse.Namespace) -> "str | Path | None":
+    """Return the database of the verb's options for a search; None, with a warning, if the default one is unusable.
+
+    Raises
+    ------
+    InputError, WorkError
+        The database that `--db` names is damaged or cannot be written.
+    """
+    from compiler.tuning_db.database import TuningDatabase
+
+    url = used_database(args)
+    if url is None:
+        return None
+    try:
+        with TuningDatabase(url) as database:
+            database.check()
+    except (InputError, WorkError) as error:
+        if args.db is not None:
+            raise
+        warn(f"{error}; measurements are not kept (name another database with --db, or none with --no-db)")
+        return None
+    return url

@@ -22,7 +22,6 @@ from compiler.cli.options import (
     dram_of,
     integer,
     positive,
-    used_database,
 )
 from compiler.cli.search import (
     add_endpoint,
@@ -31,6 +30,7 @@ from compiler.cli.search import (
     check_method,
     generator_of,
     targets_of,
+    writable_database,
 )
 from compiler.util.files import PACKAGE_SUFFIX, write_output, write_report
 from compiler.util.tables import counted
@@ -371,7 +371,7 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
         options,
         args.method,
         seed=args.seed,
-        db=used_database(args),
+        db=writable_database(args),
         endpoint=generator.endpoint if generator else None,
         generators=tuple(args.generator or ()),
         targets=targets,

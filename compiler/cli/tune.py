@@ -16,7 +16,6 @@ from compiler.cli.options import (
     add_target,
     check_files,
     integer,
-    used_database,
 )
 from compiler.cli.search import (
     add_endpoint,
@@ -26,6 +25,7 @@ from compiler.cli.search import (
     generator_of,
     spending_table,
     targets_of,
+    writable_database,
 )
 from compiler.util.files import write_output
 from compiler.util.tables import Column, counted, figures, format_table
@@ -152,13 +152,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def open_database(args: argparse.Namespace) -> "AbstractContextManager[TuningDatabase | None]":
-    """Open the database of `--db`; with `--no-db` or `--no-cache`, return a context manager that yields None."""
+    """Open the database of `--db`; with `--no-db` or `--no-cache`, return a context manager that yields None, and so if
+    the default database cannot be used.
+    """
     from compiler.tuning_db.database import TuningDatabase
     from hw.errors import InputError
 
     if args.no_cache and args.db is not None:
         raise InputError("--no-cache disables the database and cannot be combined with --db")
-    url = None if args.no_cache else used_database(args)
+    url = None if args.no_cache else writable_database(args)
     return nullcontext() if url is None else TuningDatabase(url)
 
 

@@ -17,7 +17,7 @@ from compiler.online_tuning.search_worker import (
     SearchWorker,
     Withdrawn,
 )
-from hw.errors import MlaError
+from hw.errors import MlaError, Terminated
 
 #: Order to a search: begin, restart after a change, drop a schedule, or (None) try a candidate.
 Order = Begin | Changed | Withdrawn | None
@@ -27,7 +27,7 @@ _IDLE_S = 1.0
 T = TypeVar("T")
 #: Seconds within which the process must exit after the end message, and after SIGTERM.
 _EXIT_TIMEOUT_S, _TERMINATE_TIMEOUT_S = 2, 20
-#: Seconds after which SystemExit is raised again if Python has discarded it.
+#: Seconds after which Terminated is raised again if Python has discarded it.
 _RETRY_S = 0.01
 
 
@@ -117,23 +117,27 @@ class SearchProcess(SearchClient):
             raise LostError("the search process has ended unexpectedly") from error
 
 
-def exit_on_sigterm() -> None:
-    """Raise SystemExit at SIGTERM, which unwinds the stack, so that the simulators close.
+def _terminate(*_: object) -> None:
+    raise Terminated
 
-    Python discards an exception that is raised in a callback of the garbage collector or of an import; SystemExit is
+
+def exit_on_sigterm() -> None:
+    """Raise Terminated at SIGTERM, which unwinds the stack, so that the simulators close.
+
+    Python discards an exception that is raised in a callback of the garbage collector or of an import; Terminated is
     then raised again a little later.
     """
     previous = sys.unraisablehook
 
     def again(unraisable: "sys.UnraisableHookArgs") -> None:
-        if isinstance(unraisable.exc_value, SystemExit):
+        if isinstance(unraisable.exc_value, Terminated):
             signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
         else:
             previous(unraisable)
 
     sys.unraisablehook = again
     for each in (signal.SIGTERM, signal.SIGALRM):
-        signal.signal(each, lambda *_: sys.exit())
+        signal.signal(each, _terminate)
 
 
 def _work(job: SearchJob, connection: Connection) -> None:

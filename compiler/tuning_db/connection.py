@@ -191,24 +191,34 @@ class SealedRows:
         self, connection: Connection, table: Table, data: bytes, columns: Mapping[str, Any]
     ) -> bool:
         """Write an untrusted entry unless an equal entry exists; return True if it was written."""
-        known, digest = self._known(connection, table, data)
-        if known is None:
-            connection.execute(insert(table).values(digest=digest, data=data, code=b"", **columns))
-        return known is None
+        return self._put(connection, table, {"data": data, "code": b"", **columns}, trusted=False)
 
     def add_sealed(
         self, connection: Connection, table: Table, data: bytes, code: bytes, columns: Mapping[str, Any]
     ) -> bool:
         """Write an entry of another database unless an equal entry exists; return True if it was written.
 
-        The entry is trusted if its code was computed with this user's secret.
+        The entry is trusted if its code was computed with this user's secret. It then replaces an entry with the same
+        data that is not trusted.
         """
         trusted = self.secret is not None and hmac.compare_digest(code, self._code(table, data))
-        known, digest = self._known(connection, table, data)
+        values = {"data": data, "code": code if trusted else b"", **columns}
+        return self._put(connection, table, values, trusted=trusted)
+
+    def _put(self, connection: Connection, table: Table, values: Mapping[str, Any], *, trusted: bool) -> bool:
+        """Write an entry unless an equal entry exists; a damaged one, or one with less trust, is replaced."""
+        known, digest = self._known(connection, table, values["data"])
         if known is None:
-            values = {"data": data, "code": code if trusted else b"", **columns}
             connection.execute(insert(table).values(digest=digest, **values))
-        return known is None
+            return True
+        limits = {"data": MAX_PROGRAM_BYTES, "code": _MAX_CODE_BYTES}
+        names = list(values) if trusted else ["data"]
+        stored = [_bytes(table.c[name], limits[name]) if name in limits else table.c[name] for name in names]
+        row = connection.execute(select(*stored).where(table.c.id == known)).one()
+        if tuple(row) == tuple(values[name] for name in names):
+            return False
+        connection.execute(update(table).where(table.c.id == known).values(values))
+        return True
 
     def sealed(self, connection: Connection, table: Table, after: int, limit: int) -> list[SealedRow]:
         """Return the next entries of a table, at most `limit`, whose numbers are greater than `after`.
@@ -299,15 +309,13 @@ def entries(table: Table, most: int = MAX_ENTRY_BYTES) -> Select:
 
     The maximum size of the data of an entry is `most` bytes.
     """
-    digest, data, code = (
-        case((func.length(column) <= limit, cast(column, LargeBinary)))
-        for column, limit in (
-            (table.c.digest, _MAX_CODE_BYTES),
-            (table.c.data, most),
-            (table.c.code, _MAX_CODE_BYTES),
-        )
-    )
-    return select(table.c.id, digest, data, code)
+    limits = ((table.c.digest, _MAX_CODE_BYTES), (table.c.data, most), (table.c.code, _MAX_CODE_BYTES))
+    return select(table.c.id, *(_bytes(column, limit) for column, limit in limits))
+
+
+def _bytes(column: sa.ColumnElement, limit: int) -> sa.ColumnElement:
+    """Return a column cast to bytes, NULL for values of more than `limit` bytes."""
+    return case((func.length(column) <= limit, cast(column, LargeBinary)))
 
 
 def many(table: Table) -> Select:
@@ -516,7 +524,9 @@ def _make_tables(engine: sa.Engine) -> None:
 
 def _need_tables(engine: sa.Engine) -> None:
     if not _tables_exist(engine, METADATA.tables.keys() - {MACROS.name, MODELS.name, POLICIES.name}):
-        raise InputError(f"--db: {title(engine)} contains no measurements: it lacks this program's tables")
+        raise InputError(
+            f"the database {title(engine)} contains no measurements: it lacks this program's tables"
+        )
 
 
 def _tables_exist(engine: sa.Engine, needed: Set[str] = METADATA.tables.keys()) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from sqlalchemy import Connection, LargeBinary, Table, cast, func, select
+from sqlalchemy import Connection, LargeBinary, Table, cast, func, select, text
 
 from compiler.cache.content_store import ContentStore
 from compiler.cost.learned_model import CycleModel
@@ -45,7 +45,7 @@ from compiler.tuning_db.entries import (
 from compiler.tuning_db.macro_instructions import MacroInstruction
 from compiler.tuning_db.model_versions import ModelVersion
 from compiler.tuning_db.policy_versions import PolicyVersion
-from hw.errors import InputError
+from hw.errors import InputError, WorkError
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,20 @@ class TuningDatabase:
     def title(self) -> str:
         """Name of the database for messages: its URL without the password."""
         return title(self._engine)
+
+    def check(self) -> None:
+        """Check that the database is intact and can be written.
+
+        Raises
+        ------
+        WorkError
+            The database is damaged, or cannot be written.
+        """
+        if self._engine.dialect.name == "sqlite":
+            found = self._rows.work(lambda connection: connection.scalar(text("PRAGMA quick_check(1)")))
+            if found != "ok":
+                raise WorkError(f"the database {self.title} cannot be used: it is damaged: {found}")
+        self._rows.write(lambda _connection: None)
 
     def close(self) -> None:
         """Close the database."""

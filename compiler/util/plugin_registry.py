@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from hw.errors import InputError, MlaError, WorkError, shown
+from hw.errors import InputError, MlaError, Terminated, WorkError, shown
 
 _REFERENCE = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*(?:\.[^\W\d]\w*)*)")
 
@@ -266,7 +266,7 @@ def guarded(work: Callable[[], _Result], doing: str, *, right: Callable[[str], s
     """
     try:
         return work()
-    except MlaError:
+    except (MlaError, Terminated):
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code may raise anything
         _log.info("%s", "".join(traceback.format_exception(error)))

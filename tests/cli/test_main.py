@@ -24,12 +24,15 @@ SLOW_VERB = """
 import sys, time
 from compiler.cli import doctor, main
 from compiler.util import files
+from compiler.util.plugin_registry import guarded
 from pathlib import Path
 
 def run(args):
     with files.atomic_output(Path(sys.argv[1])) as path:
         path.write_text("half")
         print("ready", flush=True)
+        if sys.argv[2] == "plug-in":
+            guarded(lambda: time.sleep(60), "plug-in")
         time.sleep(60)
     return 0
 
@@ -164,8 +167,9 @@ def test_unexpected_exceptions_propagate(mla, monkeypatch):
 @pytest.mark.parametrize(
     ("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_signals_clean_up(tmp_path, signum, status):
-    command = [sys.executable, "-c", SLOW_VERB, str(tmp_path / "out")]
+@pytest.mark.parametrize("where", ["verb", "plug-in"])
+def test_signals_clean_up(tmp_path, signum, status, where):
+    command = [sys.executable, "-c", SLOW_VERB, str(tmp_path / "out"), where]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

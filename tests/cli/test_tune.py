@@ -45,6 +45,18 @@ def test_usage_errors_exit_2(complains, tmp_path):
     complains(2, "invalid choice", "tune", MODEL, "--trials", "1", "--method", "luck")
 
 
+def test_search_does_without_a_default_database_that_is_unusable(mla, tmp_path, monkeypatch):
+    file = tmp_path / "text.db"
+    file.write_text("not a database")
+    words = ("tune", MODEL, "--trials", "1", "--devices", "1", "--target", "n4", "--method", "random")
+    monkeypatch.setenv("MLA_DB", str(file))
+    result = mla(*words)
+    assert result.status == 0 and "measurements are not kept" in result.err and "--no-db" in result.err
+    result = mla(*words, "--db", file)
+    assert result.status == 2 and result.err == f"mla tune: {file} is not a measurement database\n"
+    assert file.read_text() == "not a database"
+
+
 def test_random_outputs_are_blamed_on_their_node(mla, tmp_path):
     file = tmp_path / "random.onnx"
     given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8])

@@ -115,6 +115,22 @@ def test_options_are_exact(name: str) -> None:
     assert all(option.prediction.cycles > 0 and option.prediction.error >= 0 for option in options)
 
 
+def test_opportunities_of_few_cycles_are_left_out_of_large_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, schedule = engine_of(CHAINS["planes"])
+    sites = engine.opportunities(schedule)
+    every = engine.options(schedule, sites)
+    monkeypatch.setattr("compiler.tuning.fusion.engine._MAX_PREDICTED", len(schedule.layers))  # one site
+    few = engine.options(schedule, sites)
+    predicted = engine.cost_model.predict_layers(schedule)
+
+    def cycles(option: FusionOption) -> float:
+        return sum(predicted[name].cycles for name in option.opportunity.layers)
+
+    assert 0 < len(few) < len(every)
+    assert {cycles(option) for option in few} == {max(map(cycles, every))}
+    assert {option.schedule.to_json() for option in few} < {option.schedule.to_json() for option in every}
+
+
 def test_chains_are_split_and_merged() -> None:
     engine, schedule = engine_of(CHAINS["chain"])
     sites = engine.opportunities(schedule)

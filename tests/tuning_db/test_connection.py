@@ -1,5 +1,6 @@
 """If a database cannot be opened, the message gives the reason and a remedy."""
 
+import random
 import sqlite3
 import sys
 from contextlib import closing
@@ -59,6 +60,38 @@ def test_foreign_file_is_not_modified(tmp_path, contents):
     with pytest.raises(InputError, match=r"profile\.db is not a measurement database"):
         TuningDatabase(f"sqlite:///{path}")
     assert path.read_bytes() == contents
+
+
+def test_check_finds_damage(tmp_path):
+    path = tmp_path / "profile.db"
+    with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
+        rng = random.Random(1)
+        database.add_execution(*(random_entries.execution(rng, key()) for _ in range(200)))
+        database.check()
+    with closing(sqlite3.connect(path)) as raw:
+        page = raw.execute("pragma page_size").fetchone()[0]
+        root = raw.execute("select rootpage from sqlite_master where name = 'mla_executions'").fetchone()[0]
+    data = bytearray(path.read_bytes())
+    data[(root - 1) * page : root * page] = b"\xff" * page
+    path.write_bytes(data)
+    with (
+        TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database,
+        pytest.raises(WorkError, match=r"profile\.db cannot be used: "),
+    ):
+        database.check()
+
+
+def test_check_finds_files_that_cannot_be_written(tmp_path):
+    path = tmp_path / "profile.db"
+    with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            database.check()
+            other.execute("begin immediate")
+            with (
+                TuningDatabase(f"sqlite:///{path}", secret=SECRET, timeout_s=0) as busy,
+                pytest.raises(WorkError, match="locked"),
+            ):
+                busy.check()
 
 
 def test_missing_folder_is_named(tmp_path):

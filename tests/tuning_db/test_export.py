@@ -2,6 +2,7 @@
 
 import json
 import random
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,6 +65,33 @@ def test_import_does_not_remove_trust(tmp_path, database):
     made = filled(database)
     database.export(tmp_path / "out.jsonl")
     assert database.import_(tmp_path / "out.jsonl") == 0
+    assert database.trials(key()) == [(trial, True) for trial in made]
+
+
+@pytest.mark.parametrize("damage", ["imported", "data", "code", "columns"])
+def test_merge_restores_damaged_entries_and_trust(tmp_path, database, damage):
+    made = filled(database)
+    database.export(tmp_path / "out.jsonl")
+    with TuningDatabase(f"sqlite:///{tmp_path}/mine.db", secret=SECRET) as mine:
+        if damage == "imported":
+            assert mine.import_(tmp_path / "out.jsonl") == 11
+        else:
+            assert mine.merge(database) == 11
+        values = {"data": "data = x'7b7d'", "code": "code = x''", "columns": "subgraph = 'other'"}
+        with sqlite3.connect(tmp_path / "mine.db") as raw:
+            if damage in values:
+                raw.execute(f"update mla_trials set {values[damage]}")
+        assert not any(trusted for _, trusted in mine.trials(key()))
+        assert mine.merge(database) == {"imported": 11}.get(damage, 7)
+        assert mine.merge(database) == 0
+        assert mine.trials(key()) == [(trial, True) for trial in made]
+
+
+def test_merge_does_not_remove_trust(tmp_path, database):
+    made = filled(database)
+    with TuningDatabase(f"sqlite:///{tmp_path}/theirs.db", secret=OTHER_SECRET) as theirs:
+        theirs.merge(database)
+        assert database.merge(theirs) == 0
     assert database.trials(key()) == [(trial, True) for trial in made]
 
 

@@ -1,6 +1,6 @@
 """Fusion engine: finds opportunities to fuse or separate layers and ranks the options by predicted gain."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice, product
@@ -51,6 +51,9 @@ _MIN_GAIN = 0.001
 #: Minimum and maximum number of options that are compiled and simulated at a time, and maximum number of their commands
 #: beyond the minimum number of options: 32,768 commands take one to two seconds.
 _MIN_SIMULATED, _MAX_SIMULATED, _MAX_COMMANDS = 4, 24, 1 << 15
+#: Maximum number of alternatives, times the layers of the network that are predicted for each of them: about four
+#: seconds.
+_MAX_PREDICTED = 100_000
 #: Expected error of a simulated gain, relative to the predicted cycles of the layers that change.
 _SIMULATION_ERROR = 0.03
 
@@ -58,6 +61,13 @@ _SIMULATION_ERROR = 0.03
 def _changed(schedule: Schedule, names: Sequence[str], **values: Any) -> Schedule:
     changed: dict[str, LayerSchedule] = {name: replace(schedule.layers[name], **values) for name in names}
     return replace(schedule, layers=schedule.layers | changed)
+
+
+def _difference(base: Schedule, made: Schedule) -> Hashable:
+    """Return a key that is equal for schedules that differ from a schedule in the same way."""
+    layers = base.layers
+    changed = {name: mine for name, mine in made.layers.items() if mine is not layers.get(name)}
+    return made.fusions, frozenset(item for item in changed.items() if item[1] != layers.get(item[0]))
 
 
 def _total(layers: Mapping[str, NetworkPrediction]) -> float:
@@ -228,16 +238,16 @@ class FusionEngine:
         """Return the possible options for some opportunities, largest predicted gain first.
 
         The options that are most promising by the predictions for their layers are compiled, and their gains are
-        predicted anew by simulating the commands.
+        predicted anew by simulating the commands. In large networks, the opportunities of the layers with the fewest
+        cycles have no options.
         """
         schedule = replace(schedule, programs={})
         now = self.cost_model.predict_layers(schedule)
-        found: dict[str, tuple[FusionOpportunity, str, Schedule]] = {}
-        for opportunity in opportunities:
-            if opportunity.possible:
-                for description, made in self._alternatives(schedule, opportunity):
-                    found.setdefault(made.to_json(), (opportunity, description, made))
-        found.pop(schedule.to_json(), None)
+        found: dict[Hashable, tuple[FusionOpportunity, str, Schedule]] = {}
+        for opportunity, alternatives in self._considered(schedule, opportunities, now):
+            for description, made in alternatives:
+                found.setdefault(_difference(schedule, made), (opportunity, description, made))
+        found.pop(_difference(schedule, schedule), None)
         predictions = self.cost_model.predict_many([made for _, _, made in found.values()])
         options = [
             FusionOption(*each, *_compare(now, then))
@@ -246,6 +256,23 @@ class FusionEngine:
         ]
         options.sort(key=lambda option: -option.gain)
         return self._simulated(schedule, options)
+
+    def _considered(
+        self,
+        schedule: Schedule,
+        opportunities: Sequence[FusionOpportunity],
+        predicted: Mapping[str, NetworkPrediction],
+    ) -> list[tuple[FusionOpportunity, list[tuple[str, Schedule]]]]:
+        """Return the possible opportunities with their alternatives, without those beyond `_MAX_PREDICTED`."""
+        possible = [each for each in opportunities if each.possible]
+        cycles = [sum(predicted[name].cycles for name in each.layers) for each in possible]
+        left = _MAX_PREDICTED // max(len(schedule.layers), 1)
+        found: dict[int, list[tuple[str, Schedule]]] = {}
+        for number in sorted(range(len(possible)), key=lambda number: -cycles[number]):
+            if left > 0:
+                found[number] = list(self._alternatives(schedule, possible[number]))
+                left -= len(found[number])
+        return [(possible[number], found[number]) for number in sorted(found)]
 
     def _simulated(self, schedule: Schedule, options: Sequence[FusionOption]) -> list[FusionOption]:
         """Replace the gains of the most promising options by simulated gains; largest gain first."""

@@ -117,9 +117,10 @@ class _Stage:
         """Estimate the cycles of the products and the softmax of attention whose first layer has index `number`; None
         if they do not stream blocks of rows, or if their tiling is unknown.
         """
-        mine = tuple(_normalized(schedules[each.name]) for each in self.stage.layers[number : number + 3])
-        if not mine[0].stream_row_blocks or number not in attentions(self.stage):
+        layers = self.stage.layers[number : number + 3]
+        if not schedules[layers[0].name].stream_row_blocks or number not in attentions(self.stage):
             return None
+        mine = tuple(_normalized(schedules[each.name]) for each in layers)
         if number not in self._attentions:
             tilings = attention_tilings(self.config, self.stage, number, self.dram)
             self._attentions[number] = {each.schedules: each.cycles for each in tilings}
