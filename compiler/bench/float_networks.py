@@ -642,6 +642,17 @@ def _shuffle_block(size: int, inputs: int, width: int, stride: int, count: int =
     return net.network(net.op("Relu", net.conv(x, width, 1)) if count > 1 else x)
 
 
+def resnext_blocks() -> FloatNetwork:
+    """Return two blocks of ResNeXt on images of 28 x 28: 256, 128 and 256 channels, 32 groups of 4."""
+    net = EagerBuilder("resnext_blocks", _random(256, 28, 28))
+    x = "x"
+    for _ in range(2):
+        y = net.op("Relu", net.conv(x, 128, 1))
+        y = net.op("Relu", net.conv(y, 128, 3, groups=32))
+        x = net.op("Relu", net.op("Add", x, net.conv(y, 256, 1, shift=0.0)))
+    return net.network(x)
+
+
 def _lite_block(
     size: int, inputs: int, expansion: int, kernel: int, outputs: int, stride: int
 ) -> FloatNetwork:
@@ -670,6 +681,7 @@ BLOCKS: dict[str, Callable[[], FloatNetwork]] = {
         )
     },
     "shuffle_28x116-232-s2_x8": partial(_shuffle_block, 28, 116, 232, 2, 8),
+    "resnext_28x256_x2": resnext_blocks,
     **{
         f"lite_{size}x{inputs}-{outputs}-k{kernel}-s{stride}": partial(
             _lite_block, size, inputs, expansion, kernel, outputs, stride

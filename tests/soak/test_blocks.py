@@ -21,12 +21,13 @@ CEILINGS = {
     "lite_7x192-192-k5-s1": 96_700,
     "lite_7x192-320-k3-s1": 121_200,
 }
-#: Blocks whose channels fill the array to 68% to 83%, so that its products alone take almost as long as 88% of the
-#: limit allows, with their maximum cycles and minimum shares.
+#: Blocks with products that fill the array to 25% (groups of 4 channels) or to 68% to 83%, so that its products alone
+#: take about as long as 88% of the limit allows, with their maximum cycles and minimum shares.
 NARROW = {
     "shuffle_56x24-116-s2": (65_300, 0.79),
     "lite_56x24-40-k5-s2": (117_200, 0.82),
     "lite_28x40-40-k5-s1": (101_300, 0.82),
+    "resnext_28x256_x2": (520_000, 0.82),
 }
 
 
