@@ -1,6 +1,6 @@
 """Code generation for convolutions and for matrix products with constant weights."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -113,7 +113,9 @@ class ConvSteps:
         self.block_channels = layer.group_outputs if self.grouped else n
         self.layout = layout_of(layer, schedule, self.x)
         wide, _ = strips_of(layer, self.layout, self.y.w if schedule.strip_width >= self.y.w else 0, n)
-        self.weights = wide.weights
+        self.wide, self.weights = wide, wide.weights
+        #: Number of summands of the weights, which are stored one after the other for each block.
+        self.summands = len(layer.summands)
         taps = {Im2colLayout.PIXELS: self.in_c, Im2colLayout.ROWS: self.kernel_w * self.in_c}
         self.reduction = taps.get(self.layout, strip_depth(layer, self.weights.shape[2]))
         self.blocks = ceil_div(self.out_c, self.block_channels)
@@ -144,19 +146,24 @@ class ConvSteps:
         layer, schedule, n = self.layer, self.context.schedule, self.config.n
         name = layer.name if layer.groups == 1 or self.grouped else f"{layer.name}.{self.group}"
         part = slice(self.group * self.out_c, (self.group + 1) * self.out_c)
-        drain, packed = layer.drain.part(part), self._packed(self.weights[part])
+        drain, packed = (
+            layer.drain.part(part),
+            self._packed([weights[part] for weights, _ in self.wide.summands]),
+        )
         if layer.factors is not None:
             packed = with_factors(self.config, packed, layer.factors)
-        taps = self.kernel_h * self.weights.shape[2]
+        taps = self.summands * self.kernel_h * self.weights.shape[2]
         self.w_block = taps * layer.stored_rows(self.in_c, n) * n
         #: Bytes from tile to tile of the weights of a block.
         self.w_tile = layer.stored_rows(n, n) * n
         #: Bytes of the weights of each block of the channels beyond whole blocks.
         self.w_shared = [self.w_block]
         if self.shared.rows > 1:
-            last, of_shared = share_rows(replace(layer, weights=self.weights), self.shared)
+            last, of_shared = share_rows(
+                replace(layer, weights=self.weights, correction=self.wide.correction), self.shared
+            )
             self.p_shared = parameters(self.context, f"{name}.shared", of_shared, len(last))
-            self.w_shared = [weights[0].size * n for weights in last]
+            self.w_shared = [self.summands * weights[0][0].size * n for weights in last]
             packed = np.concatenate([packed[: (self.blocks - 1) * self.w_block], *map(self._packed, last)])
         self.w_dram = self.context.constant(f"{name}.weights", packed)
         k_pieces = ceil_div(self.k_blocks, self.k_size)
@@ -191,8 +198,13 @@ class ConvSteps:
             self.block_channels,
         )
 
-    def _packed(self, weights: NDArray) -> NDArray[np.uint8]:
-        return pack_weights(self.config, np.ascontiguousarray(weights), self.block_channels).reshape(-1)
+    def _packed(self, summands: Sequence[NDArray]) -> NDArray[np.uint8]:
+        """Return packed weights whose summands follow one another in each block."""
+        packed = [
+            pack_weights(self.config, np.ascontiguousarray(weights), self.block_channels)
+            for weights in summands
+        ]
+        return np.concatenate([each.reshape(len(each), -1) for each in packed], axis=1).reshape(-1)
 
     def _depth(self, rows: int) -> int:
         """Return the size of the reduction dimension of a block of outputs of `rows` adjacent rows."""
@@ -242,7 +254,7 @@ class ConvSteps:
                     + (block + count == self.blocks) * (sum(self.w_shared) - self.w_block),
                 )
             ]
-        taps = self.kernel_h * self.kernel_w
+        taps = self.summands * self.kernel_h * self.kernel_w
         length = self.layer.stored_rows(min(self.k_size * n, self.in_c - k * n), n) * n
         return [
             self.context.command(
@@ -351,7 +363,7 @@ class ConvSteps:
         k: int,
         k_count: int,
     ) -> list[Command]:
-        """Return the MATRIX commands for some rows of a part of a tile.
+        """Return the MATRIX commands for some rows of a part of a tile, for each summand of the weights.
 
         Parameters
         ----------
@@ -368,16 +380,8 @@ class ConvSteps:
         acc_oc = part.pitch * width
         last_k = k + k_count == self.k_blocks
         weights = self.w.get((block, k), step).plus((part.block - block) * self.w_part)
-        fields: dict[str, int | BufferRef] = {
-            "word": MATRIX_WORD.pack(
-                accumulate=int(k > 0),
-                a_unsigned=int(layer.shapes[layer.x].dtype == Dtype.U8),
-                w_unsigned=int(layer.weights.dtype == np.uint8),
-                scaled=int(layer.factors is not None),
-            ),
+        common: dict[str, int | BufferRef] = {
             "a_zp": layer.x_zp,
-            "w_zp": layer.w_zp,
-            "w_base": weights,
             "ic_count": k_count,
             "k_tail": (self.reduction - 1) % n + 1 if last_k else 0,
             "oc_count": part.blocks,
@@ -396,21 +400,34 @@ class ConvSteps:
         shared = self._shared(part)
         whole = replace(part, blocks=part.blocks - 1) if shared else part
         commands = []
-        if whole.blocks:
-            if shared:
-                fields["n_tail"] = 0
-            commands += [
-                fields
-                | {"oc_count": whole.blocks, "acc_base": acc.plus(above * width + walk.column)}
-                | walk.fields
-                for walk in self.image.get(step, load_rows, whole, block, k)
-            ]
-        if shared:
-            last = {
-                "w_base": weights.plus(whole.blocks * self.w_part),
-                "acc_base": acc.plus(whole.blocks * acc_oc),
+        for summand, (_, zero) in enumerate(layer.summands):
+            fields = common | {
+                "word": MATRIX_WORD.pack(
+                    accumulate=int(k > 0 or summand > 0),
+                    a_unsigned=int(layer.shapes[layer.x].dtype == Dtype.U8),
+                    w_unsigned=int(layer.weights.dtype == np.uint8),
+                    scaled=int(layer.factors is not None),
+                ),
+                "w_zp": zero,
+                "w_base": weights.plus(summand * (self.w_part // self.summands)),
             }
-            commands += self._shared_rows(step, fields | last, above, load_rows, part, block, shared)
+            if whole.blocks:
+                if shared:
+                    fields["n_tail"] = 0
+                commands += [
+                    fields
+                    | {"oc_count": whole.blocks, "acc_base": acc.plus(above * width + walk.column)}
+                    | walk.fields
+                    for walk in self.image.get(step, load_rows, whole, block, k)
+                ]
+            if shared:
+                last = {
+                    "w_base": weights.plus(whole.blocks * self.w_part),
+                    "acc_base": acc.plus(whole.blocks * acc_oc),
+                }
+                commands += self._shared_rows(
+                    step, fields | last, above, load_rows, part, block, shared, summand
+                )
         return [self.context.command(Unit.MATRIX, **each) for each in commands]
 
     def _shared_rows(
@@ -422,10 +439,12 @@ class ConvSteps:
         part: TilePart,
         block: int,
         shared: SharedRows,
+        summand: int,
     ) -> list[dict[str, int | BufferRef]]:
         """Return the fields of the MATRIX commands for blocks of channels of several rows; see `_matrix`.
 
-        `fields` has the addresses of the weights and sums of the first of these blocks.
+        `fields` has the addresses of the weights and sums of the first of these blocks; `summand` is the index of the
+        summand of the weights.
         """
         out, n, width = [], self.config.n, self.image.y.w
         weights, sums = fields["w_base"], fields["acc_base"]
@@ -437,7 +456,9 @@ class ConvSteps:
                 groups = RowGroups(start, count, shared.rows, shared_block.rows)
                 depth = self._depth(shared_block.rows)
                 of_block = {
-                    "w_base": weights.plus(sum(self.w_shared[:number])),
+                    "w_base": weights.plus(
+                        sum(self.w_shared[:number]) + summand * (self.w_shared[number] // self.summands)
+                    ),
                     "ic_count": ceil_div(depth, n),
                     "k_tail": (depth - 1) % n + 1,
                     "oc_count": 1,
