@@ -910,8 +910,8 @@ class Stream:
     passes : tuple of StreamPass
         Passes over the image, the sums of which are added.
     continues : bool
-        True if, for a tile of one channel block, the stream can continue that of the tile above, without repeating the
-        rows that both need.
+        True if, for a tile of one channel block, the first stream can continue the last one of the tile above, without
+        repeating the rows that both need. All passes then read the same pixels.
     order : ColumnOrder or None
         Order of the columns in the scratchpad; None: that of the image.
     """
@@ -982,7 +982,8 @@ def _whole_stream(
     )
     pitch = max(needed, x + layer.pads[1]) if width >= y and layer.dilations[1] == 1 else needed
     passes = _stream_passes(config, layer, pitch, steps)
-    if len(passes) == 1 and passes[0].step == 1 and layer.dilations[1] == 1:
+    one = sum(each.summand == 0 for each in passes) == 1
+    if one and passes[0].step == 1 and layer.dilations[1] == 1:
         return Stream(pitch, passes, True)
     if width >= y:  # the padding at the left of a row is also that at the right of the row before
         pitch = 1
@@ -1095,16 +1096,19 @@ def _tile_cycles(
         phases, across = len(stream.order.runs()), stream.order.width
     total = 0
     for number, each in enumerate(stream.passes):
-        start, count = each.outputs(layer, height, row, rows) if number else (row, rows)
+        start, count = row, rows
+        if number and not stream.continues:
+            start, count = each.outputs(layer, height, row, rows)
         if count <= 0:
             continue
         if not keep:
             each = each.inside(layer, height, start)
         skip = stride // each.step
         above = min(max(ceil_div(layer.pads[0] - start * stride - each.row, each.step), 0), each.rows - 1)
-        before = skip - 1 if keep and not first else each.rows - 1 - above
-        if keep and not last:
-            return wide * ((rows - 1) * skip + before + 1) * stream.pitch
+        before = skip - 1 if keep and not first and number == 0 else each.rows - 1 - above
+        if keep and not last and number + 1 == len(stream.passes):
+            total += ((rows - 1) * skip + before + 1) * stream.pitch
+            continue
         last_row = each.columns + (ceil_div(across, phases) - 1) * (layer.strides[1] // each.column_step)
         streamed = ((count - 1) * skip + before) * stream.pitch + last_row
         total += (max(streamed, n + _SHIFT_CYCLES) if phases > 1 else streamed) * phases

@@ -543,21 +543,27 @@ class DepthwiseSteps:
                 first, image = self._image(start, rows)
             acc, weights = self.acc.next(), self.w.get(block, step)
             more = keep and offset + count < rows
-            for order, taps in enumerate(self._passes(start + offset, count)):
+            passes = self._passes(start + offset, count)
+            if keep:
+                made = block * self.layer.multiplier
+                passes = [taps for taps in passes if not self._without_effect(taps, made, 1)]
+            for order, taps in enumerate(passes):
                 low, many = start + offset, count
-                if order:
+                if order and not self.stream.continues:
                     low, many = taps.outputs(self.part, self.x.h, low, many)
                 if many <= 0:
                     continue
                 if not keep:
                     taps = taps.inside(self.part, self.x.h, low)
-                continued = keep and offset > 0 and self.history >= taps.rows - self.layer.strides[0]
+                continued = keep and offset > 0 and order == 0
+                continued &= self.history >= taps.rows - self.layer.strides[0]
+                ends = more and order + 1 == len(passes)
                 commands = product(range(self.layer.multiplier), self._commands(blocks))
                 for number, (at, together, run) in commands:
                     made = number * blocks + at
                     if self._without_effect(taps, block * self.layer.multiplier + made, together):
                         continue
-                    stream = self._stream(low, many, taps, run, (order > 0, continued, more))
+                    stream = self._stream(low, many, taps, run, (order > 0, continued, ends))
                     stream["u0"] -= first
                     stream["u_lim"] = max(min(stream["u_lim"] - first, image), 1)
                     fields = self._fields(count, block + at, together, run, taps)
@@ -614,13 +620,22 @@ class DepthwiseSteps:
                 drain.first_row = part.start - (part.start - start) % self.rows
             made = at * multiplier + output
             acc, weights = self.acc.next(), self.w.get(block, step).plus(made * self.w_block)
-            for order, taps in enumerate(self._passes(part.start, part.rows)):
-                low, many = taps.outputs(self.part, self.x.h, part.start, part.rows) if order else part[:2]
-                if many <= 0 or self._without_effect(taps, block * multiplier + made, 1):
+            passes = [
+                taps
+                for taps in self._passes(part.start, part.rows)
+                if not self._without_effect(taps, block * multiplier + made, 1)
+            ]
+            for order, taps in enumerate(passes):
+                low, many = part[:2]
+                if order and not keep:
+                    low, many = taps.outputs(self.part, self.x.h, part.start, part.rows)
+                if many <= 0:
                     continue
-                continued = keep and part.continued and self.history >= taps.rows - self.layer.strides[0]
+                continued = keep and part.continued and order == 0
+                continued &= self.history >= taps.rows - self.layer.strides[0]
+                ends = keep and part.more and order + 1 == len(passes)
                 (run,) = self.runs
-                stream = self._stream(low, many, taps, run, (order > 0, continued, keep and part.more))
+                stream = self._stream(low, many, taps, run, (order > 0, continued, ends))
                 stream["u0"] -= first
                 stream["u_lim"] = max(min(stream["u_lim"] - first, image), 1)
                 step.matrix.append(
