@@ -85,12 +85,7 @@ def strips_of(layer: ConvLayer, layout: Im2colLayout, columns: int, n: int) -> t
         found.append(np.full((out_c, kernel_h, wide, in_c), zero, weights.dtype))
         found[-1][:, :, :kernel_w] = weights
     strides = layer.strides[0], stride * pixels
-    return replace(layer, **_of_summands(found), strides=strides), pixels
-
-
-def _of_summands(found: list[NDArray]) -> dict[str, NDArray | None]:
-    """Return the fields of a `ConvLayer` with these summands of its weights."""
-    return {"weights": found[0], "correction": found[1] if len(found) > 1 else None}
+    return replace(layer.with_summands(found), strides=strides), pixels
 
 
 def strip_depth(layer: ConvLayer, width: int, height: int | None = None) -> int:
@@ -358,8 +353,7 @@ def pack_pixels(layer: ConvLayer, pixels: int) -> ConvLayer:
         found.append(wide.reshape(pixels * out_c, kernel_h, width, in_c))
     image = replace(y, w=ceil_div(y.w, pixels), c=y.c * pixels)
     return replace(
-        layer,
-        **_of_summands(found),
+        layer.with_summands(found),
         drain=repeated(drain, pixels),
         strides=(layer.strides[0], stride * pixels),
         shapes=layer.shapes | {layer.y: image},

@@ -1,6 +1,7 @@
 """Layer class of convolutions and dense operators, and their lowerings."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -129,6 +130,11 @@ class ConvLayer(Layer):
         """Summands of the weights, each with its zero point."""
         first = self.weights, self.w_zp
         return (first,) if self.correction is None else (first, (self.correction, 0))
+
+    def with_summands(self, summands: Sequence[NDArray]) -> "ConvLayer":
+        """Return a layer with other summands of the weights, which have the same zero points."""
+        weights, *correction = summands
+        return replace(self, weights=weights, correction=correction[0] if correction else None)
 
     @property
     def inputs(self) -> tuple[str, ...]:
