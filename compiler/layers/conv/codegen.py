@@ -1,7 +1,8 @@
 """Code generation for convolutions and for matrix products with constant weights."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,8 +115,6 @@ class ConvSteps:
         self.layout = layout_of(layer, schedule, self.x)
         wide, _ = strips_of(layer, self.layout, self.y.w if schedule.strip_width >= self.y.w else 0, n)
         self.wide, self.weights = wide, wide.weights
-        #: Number of summands of the weights, which are stored one after the other for each block.
-        self.summands = len(layer.summands)
         taps = {Im2colLayout.PIXELS: self.in_c, Im2colLayout.ROWS: self.kernel_w * self.in_c}
         self.reduction = taps.get(self.layout, strip_depth(layer, self.weights.shape[2]))
         self.blocks = ceil_div(self.out_c, self.block_channels)
@@ -146,33 +145,40 @@ class ConvSteps:
         layer, schedule, n = self.layer, self.context.schedule, self.config.n
         name = layer.name if layer.groups == 1 or self.grouped else f"{layer.name}.{self.group}"
         part = slice(self.group * self.out_c, (self.group + 1) * self.out_c)
-        drain, packed = (
-            layer.drain.part(part),
-            self._packed([weights[part] for weights, _ in self.wide.summands]),
-        )
+        drain = layer.drain.part(part)
+        summands = [self._packed(weights[part]) for weights, _ in self.wide.summands]
         if layer.factors is not None:
-            packed = with_factors(self.config, packed, layer.factors)
-        taps = self.summands * self.kernel_h * self.weights.shape[2]
+            summands = [with_factors(self.config, packed, layer.factors) for packed in summands]
+        taps = self.kernel_h * self.weights.shape[2]
         self.w_block = taps * layer.stored_rows(self.in_c, n) * n
         #: Bytes from tile to tile of the weights of a block.
         self.w_tile = layer.stored_rows(n, n) * n
         #: Bytes of the weights of each block of the channels beyond whole blocks.
         self.w_shared = [self.w_block]
         if self.shared.rows > 1:
-            last, of_shared = share_rows(
-                replace(layer, weights=self.weights, correction=self.wide.correction), self.shared
-            )
+            whole = layer.with_summands([weights for weights, _ in self.wide.summands])
+            last, of_shared = share_rows(whole, self.shared)
             self.p_shared = parameters(self.context, f"{name}.shared", of_shared, len(last))
-            self.w_shared = [self.summands * weights[0][0].size * n for weights in last]
-            packed = np.concatenate([packed[: (self.blocks - 1) * self.w_block], *map(self._packed, last)])
-        self.w_dram = self.context.constant(f"{name}.weights", packed)
+            self.w_shared = [weights[0][0].size * n for weights in last]
+            before = (self.blocks - 1) * self.w_block
+            summands = [
+                np.concatenate([packed[:before], *(self._packed(weights[number]) for weights in last)])
+                for number, packed in enumerate(summands)
+            ]
         k_pieces = ceil_div(self.k_blocks, self.k_size)
         self.w_part = self.w_block if k_pieces == 1 else taps * self.k_size * self.w_tile
         tiles = ceil_div(self.blocks, self.columns) * k_pieces
         size = self.columns * self.w_part + sum(self.w_shared) - self.w_block + self._weight_padding()
-        w_buffer = CircularBuffer(BufferMemory.SP, f"{name}.w", size, min(schedule.w_buffers, tiles))
         kept = min(schedule.kept_weights, tiles)
-        self.w = KeptTileBuffers(w_buffer, self._load_w, kept, tiles, self._number_of)
+        #: Buffers of the tiles of each summand of the weights, whose formats may differ.
+        self.w: list[KeptTileBuffers] = []
+        for packed, suffix in zip(summands, ("", ".correction"), strict=False):
+            stored = self.context.constant(f"{name}.weights{suffix}", packed)
+            w_buffer = CircularBuffer(
+                BufferMemory.SP, f"{name}.w{suffix}", size, min(schedule.w_buffers, tiles)
+            )
+            load = partial(self._load_w, stored)
+            self.w.append(KeptTileBuffers(w_buffer, load, kept, tiles, self._number_of))
         self.p = parameters(self.context, name, drain.padded(self.block_channels, n), self.columns)
         tiles = layer.batch * len(self.strips) * ceil_div(self.y.h, self.rows)
         self.acc = BufferRotation(
@@ -198,13 +204,8 @@ class ConvSteps:
             self.block_channels,
         )
 
-    def _packed(self, summands: Sequence[NDArray]) -> NDArray[np.uint8]:
-        """Return packed weights whose summands follow one another in each block."""
-        packed = [
-            pack_weights(self.config, np.ascontiguousarray(weights), self.block_channels)
-            for weights in summands
-        ]
-        return np.concatenate([each.reshape(len(each), -1) for each in packed], axis=1).reshape(-1)
+    def _packed(self, weights: NDArray) -> NDArray[np.uint8]:
+        return pack_weights(self.config, np.ascontiguousarray(weights), self.block_channels).reshape(-1)
 
     def _depth(self, rows: int) -> int:
         """Return the size of the reduction dimension of a block of outputs of `rows` adjacent rows."""
@@ -240,7 +241,7 @@ class ConvSteps:
         block, k = key  # type: ignore[misc]
         return block // self.columns * ceil_div(self.k_blocks, self.k_size) + k // self.k_size
 
-    def _load_w(self, key: Hashable, address: BufferRef) -> list[Command]:
+    def _load_w(self, stored: CircularBuffer, key: Hashable, address: BufferRef) -> list[Command]:
         block, k = key  # type: ignore[misc]
         n = self.config.n
         count = min(self.columns, self.blocks - block)
@@ -248,18 +249,18 @@ class ConvSteps:
             return [
                 self.context.command(
                     Unit.LOAD,
-                    dram=BufferRef(self.w_dram, 0, block * self.w_block),
+                    dram=BufferRef(stored, 0, block * self.w_block),
                     dst=address,
                     len=count * self.w_block
                     + (block + count == self.blocks) * (sum(self.w_shared) - self.w_block),
                 )
             ]
-        taps = self.summands * self.kernel_h * self.kernel_w
+        taps = self.kernel_h * self.kernel_w
         length = self.layer.stored_rows(min(self.k_size * n, self.in_c - k * n), n) * n
         return [
             self.context.command(
                 Unit.LOAD,
-                dram=BufferRef(self.w_dram, 0, block * self.w_block + k * self.w_tile),
+                dram=BufferRef(stored, 0, block * self.w_block + k * self.w_tile),
                 dst=address,
                 len=length,
                 y_count=taps,
@@ -350,7 +351,7 @@ class ConvSteps:
 
     def _all_resident(self, k_pieces: int) -> bool:
         """Return True if all pieces of a tile's weights and image are in the scratchpad at the same time."""
-        return self.w.buffer.depth >= k_pieces and self.image.depth >= k_pieces
+        return self.w[0].buffer.depth >= k_pieces and self.image.depth >= k_pieces
 
     def _matrix(
         self,
@@ -379,7 +380,6 @@ class ConvSteps:
         layer, n, width = self.layer, self.config.n, self.image.y.w
         acc_oc = part.pitch * width
         last_k = k + k_count == self.k_blocks
-        weights = self.w.get((block, k), step).plus((part.block - block) * self.w_part)
         common: dict[str, int | BufferRef] = {
             "a_zp": layer.x_zp,
             "ic_count": k_count,
@@ -400,7 +400,8 @@ class ConvSteps:
         shared = self._shared(part)
         whole = replace(part, blocks=part.blocks - 1) if shared else part
         commands = []
-        for summand, (_, zero) in enumerate(layer.summands):
+        for summand, (buffers, (_, zero)) in enumerate(zip(self.w, layer.summands, strict=True)):
+            weights = buffers.get((block, k), step).plus((part.block - block) * self.w_part)
             fields = common | {
                 "word": MATRIX_WORD.pack(
                     accumulate=int(k > 0 or summand > 0),
@@ -409,7 +410,7 @@ class ConvSteps:
                     scaled=int(layer.factors is not None),
                 ),
                 "w_zp": zero,
-                "w_base": weights.plus(summand * (self.w_part // self.summands)),
+                "w_base": weights,
             }
             if whole.blocks:
                 if shared:
@@ -425,9 +426,7 @@ class ConvSteps:
                     "w_base": weights.plus(whole.blocks * self.w_part),
                     "acc_base": acc.plus(whole.blocks * acc_oc),
                 }
-                commands += self._shared_rows(
-                    step, fields | last, above, load_rows, part, block, shared, summand
-                )
+                commands += self._shared_rows(step, fields | last, above, load_rows, part, block, shared)
         return [self.context.command(Unit.MATRIX, **each) for each in commands]
 
     def _shared_rows(
@@ -439,12 +438,10 @@ class ConvSteps:
         part: TilePart,
         block: int,
         shared: SharedRows,
-        summand: int,
     ) -> list[dict[str, int | BufferRef]]:
         """Return the fields of the MATRIX commands for blocks of channels of several rows; see `_matrix`.
 
-        `fields` has the addresses of the weights and sums of the first of these blocks; `summand` is the index of the
-        summand of the weights.
+        `fields` has the addresses of the weights and sums of the first of these blocks.
         """
         out, n, width = [], self.config.n, self.image.y.w
         weights, sums = fields["w_base"], fields["acc_base"]
@@ -456,9 +453,7 @@ class ConvSteps:
                 groups = RowGroups(start, count, shared.rows, shared_block.rows)
                 depth = self._depth(shared_block.rows)
                 of_block = {
-                    "w_base": weights.plus(
-                        sum(self.w_shared[:number]) + summand * (self.w_shared[number] // self.summands)
-                    ),
+                    "w_base": weights.plus(sum(self.w_shared[:number])),
                     "ic_count": ceil_div(depth, n),
                     "k_tail": (depth - 1) % n + 1,
                     "oc_count": 1,

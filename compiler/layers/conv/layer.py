@@ -156,9 +156,21 @@ class ConvLayer(Layer):
             and bool((config.wide and self._fits_int4) or (config.sparse and self._is_sparse))
         )
 
+    def _correction_joins(self, config: MlaConfig) -> bool:
+        """Return True if MATRIX can join tiles of the correction in sparse mode."""
+        return bool(config.sparse) and self._is_correction_sparse
+
+    def joins_any_tiles(self, config: MlaConfig) -> bool:
+        """Return True if MATRIX can join tiles of the weights or of their correction."""
+        return self.joins_tiles(config) or self._correction_joins(config)
+
     @cached_property
     def _fits_int4(self) -> bool:
         return bool(self.weights.min() >= -8 and self.weights.max() <= 7)
+
+    @cached_property
+    def _is_correction_sparse(self) -> bool:
+        return self.correction is not None and is_sparse(self.correction)
 
     @cached_property
     def _is_sparse(self) -> bool:
@@ -173,7 +185,10 @@ class ConvLayer(Layer):
         return self._zero_tiles(n)[0]
 
     def _zero_tiles(self, n: int) -> tuple[float, int]:
-        """Return the density, and the number of runs of tiles that are not zero in the order of the reduction."""
+        """Return the density, and the number of runs of tiles that are not zero in the order of the reduction.
+
+        Both are of all summands of the weights.
+        """
         known = self._densities
         if n not in known:
             known[n] = 1.0, 0
@@ -213,6 +228,8 @@ class ConvLayer(Layer):
                 int4 = config.wide and self._fits_int4
                 products, stored = density / 2, density * (_INT4_SHARE if int4 else _TWO_OF_FOUR_SHARE)
                 entry = 1.0 if int4 else _TWO_OF_FOUR_ENTRY
+            elif joined and self._correction_joins(config):  # half of the products, if its tiles are not zero
+                products, stored = min(density, 3 / 4), min(density, (1 + _TWO_OF_FOUR_SHARE) / 2)
             elif packed and config.packed_loads:
                 share = self._packed_share(config.n)
             self._work[key] = WeightWork(

@@ -186,7 +186,7 @@ class ConvTiler:
         depths = [self.k_blocks]
         if self.layout == Im2colLayout.PIXELS and not self.grouped:
             depths = cuts(self.k_blocks)
-        if self.in_c % (2 * self.n) == 0 and self.layer.joins_tiles(self.context.config):
+        if self.in_c % (2 * self.n) == 0 and self.layer.joins_any_tiles(self.context.config):
             depths = [
                 depth for depth in depths if depth % 2 == 0
             ]  # wide and sparse mode join pairs of blocks
