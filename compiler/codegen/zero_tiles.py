@@ -118,7 +118,7 @@ def _tiled_weights(
 
 
 def _may_split(command: Command, n: int) -> bool:
-    """Return True if a command is a product with whole rows of weights without a zero point."""
+    """Return True if a command is a product with whole rows of weights."""
     if command.unit != Unit.MATRIX:
         return False
     word = word_of(command)
@@ -129,7 +129,6 @@ def _may_split(command: Command, n: int) -> bool:
         and isinstance(weights, BufferRef)
         and isinstance(command.fields.get("acc_base"), BufferRef)
         and isinstance(command.fields.get("a_base"), BufferRef)
-        and number_of(command, "w_zp") == 0
         and number_of(command, "w_row") == n
         and not any(each % n for each in (*distances, weights.offset))
     )
@@ -261,7 +260,10 @@ class _TiledWeights:
         return out
 
     def _nonzero(self, command: Command) -> NDArray[np.bool_]:
-        """Return which tiles of a product are not zero, with the dimensions `_TILE_DIMS`."""
+        """Return which tiles of a product are not zero, with the dimensions `_TILE_DIMS`.
+
+        Those of weights with a zero point count as not zero.
+        """
         key = self._key(command)
         if key not in self.known:
             n, weights = self.config.n, command.fields["w_base"]
@@ -272,7 +274,8 @@ class _TiledWeights:
             whole = number_of(command, "k_rows") or n
             count = np.full(first.shape, whole)
             count[..., -1] = number_of(command, "k_tail") or whole
-            self.known[key] = rows[first + count] > rows[first]
+            with_zero_point = number_of(command, "w_zp") != 0
+            self.known[key] = (rows[first + count] > rows[first]) | with_zero_point
         return self.known[key]
 
     def _tile_cycles(self, command: Command) -> int:

@@ -163,8 +163,9 @@ class ChannelBlockPair:
         layer, n, group = self.first, self.n, tiling.group
         conv = ConvTiler(self.context, layer, layout, 1)
         band_bytes, band_beats = conv.image(tiling.rows, 1.0, group)
-        weights = layer.weights[0].size * n * group
-        depthwise_weights = self.second.weights.shape[0] * self.second.weights.shape[1] * n * group * 2
+        weights = len(layer.summands) * layer.weights[0].size * n * group
+        depthwise_weights = len(self.second.summands) * n * group * 2
+        depthwise_weights *= self.second.weights.shape[0] * self.second.weights.shape[1]
         out = 0 if self.y_on_chip else 2 * tiling.depthwise_rows * tiling.width * group * n
         w_buffers = min(2, ceil_div(self.blocks, group))
         left = self.context.free - tiling.channel_blocks * self.t.h * self.t.w * n - _BANDS * band_bytes

@@ -451,7 +451,8 @@ def _same_weights(config: MlaConfig, lowered: LoweredNetwork) -> list[_SameWeigh
         if isinstance(layer, ConvLayer) and layer.groups == 1:
             y = layer.shapes[layer.y]
             if y.h * y.w < config.n:
-                key = layer.weights.shape, layer.weights.dtype.str, sha256(layer.weights.tobytes()).digest()
+                data = [weights.tobytes() for weights, _ in layer.summands]
+                key = layer.weights.shape, layer.weights.dtype.str, sha256(b"".join(data)).digest()
                 groups.setdefault(key, []).append(number)
     out = []
     for numbers in groups.values():

@@ -15,7 +15,7 @@ from compiler.layers.conv.input_layout import repeated
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tile_model import conv_tile_model
 from compiler.layers.conv.tilings import conv_tilings
-from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
+from compiler.layers.epilogue_lowering import drain_of, rounding_of, stored_weights, weights_of
 from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine
 from compiler.layers.tile_pipeline import TilePipeline, line_beats, repeated_pipeline
@@ -141,12 +141,11 @@ def lower_conv_transpose(low: LoweringContext) -> ConvTransposeLayer:
     Raises
     ------
     UnsupportedLoweringError
-        The weights are not constant or have several zero points, or the rows of a batch are not a multiple of the
-        stride.
+        The weights are not constant, or the rows of a batch are not a multiple of the stride.
     """
     weights, bias = weights_of(low)
     assert weights.data is not None
-    a, common = low.anchor.attributes, low.common()
+    a, common, stored = low.anchor.attributes, low.common(), stored_weights(weights)
     x, y = common["shapes"][common["x"]], common["shapes"][common["y"]]
     drain = drain_of(low, weights, bias, rounding_of(low, Rounding.DOUBLE))
     batch, height = low.x.shape[0], low.y.shape[1]
@@ -162,12 +161,13 @@ def lower_conv_transpose(low: LoweringContext) -> ConvTransposeLayer:
     )
     conv = ConvLayer(
         **common,
-        weights=weights.data,
+        weights=stored.data,
+        correction=stored.correction,
         drain=drain,
         groups=a["groups"],
         batch=batch,
         x_zp=affine(low.x).zero_point,
-        w_zp=zero_of(weights),
+        w_zp=stored.zero,
     )
     phases = [
         _phase(conv, number, *lines) for number, lines in enumerate(product(rows.phases(), columns.phases()))
@@ -225,7 +225,7 @@ def _block_cycles(config: MlaConfig, conv: ConvLayer, rows: list[_Line], columns
         made = ceil_div(len(line.taps) * len(columns.taps) * outputs, n)
         across = len(columns.taps[0])
         deep = min(across * ceil_div(inputs, n), ceil_div(across * inputs, n))
-        array += blocks * made * len(line.taps[0]) * deep
+        array += len(conv.summands) * blocks * made * len(line.taps[0]) * deep
         fuse += blocks * made
         width, made = len(columns.taps) * outputs * DTYPE_BYTES[conv.drain.dtype], len(line.taps)
         count, width = (columns.count, width) if made > 1 else (1, columns.count * width)
@@ -237,15 +237,15 @@ def _phase(conv: ConvLayer, number: int, rows: _Line, columns: _Line) -> Phase:
     """Return the convolution of blocks of pixels, the channels of which are concatenated row by row."""
     y, block = conv.shapes[conv.y], (len(rows.taps), len(columns.taps))
     image = replace(y, h=conv.batch * rows.count, w=columns.count, c=block[0] * block[1] * y.c)
-    part = np.concatenate(
-        [_taps(conv.weights, *taps, conv.w_zp) for taps in product(rows.taps, columns.taps)]
-    )
+    parts = [
+        np.concatenate([_taps(weights, *taps, zero) for taps in product(rows.taps, columns.taps)])
+        for weights, zero in conv.summands
+    ]
     made = replace(
-        conv,
+        conv.with_summands(parts),
         name=f"{conv.name}.{number}",
         shapes=conv.shapes | {conv.y: image},
-        macs=image.h * image.w * part.size,
-        weights=part,
+        macs=image.h * image.w * parts[0].size,
         drain=repeated(conv.drain, block[0] * block[1]),
         strides=(rows.stride, columns.stride),
         pads=(rows.pad, columns.pad, 0, 0),

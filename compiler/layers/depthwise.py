@@ -16,10 +16,10 @@ from compiler.commands.tile_buffers import (
 from compiler.ir.identity import identity
 from compiler.layers.base import Addend, Drain, Image, Layer
 from compiler.layers.conv.input_layout import DilationPhase, dilation_phases, phase_lines
-from compiler.layers.conv.layer import ConvLayer, lower_conv, merge_groups
+from compiler.layers.conv.layer import ConvLayer, lower_conv, merge_stored
 from compiler.layers.conv.tile_model import summand_bytes, with_drain
 from compiler.layers.epilogue import StoredTile
-from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
+from compiler.layers.epilogue_lowering import drain_of, rounding_of, stored_weights, weights_of
 from compiler.layers.lowering_context import LoweringContext, affine
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, first_result, lines
 from compiler.layers.tiling_context import (
@@ -52,7 +52,8 @@ from hw.isa.enums import DTYPE_BYTES, Rounding
     "w_zp",
     "counts",
     "multiplier",
-    added=("dilations", "w_zp", "counts", "multiplier"),
+    "correction",
+    added=("dilations", "w_zp", "counts", "multiplier", "correction"),
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DepthwiseLayer(Layer):
@@ -71,6 +72,9 @@ class DepthwiseLayer(Layer):
     multiplier : int
         Number of adjacent output channels of each input channel: 1, or 2 for results of one byte. Of two results, the
         epilogue forms an int16, so that they are adjacent in memory.
+    correction : int8 array of the shape of `weights`, or None
+        Second summands of weights that do not fit 8 bits, such as those with a zero point for each channel; further
+        streams add products with these to the sums. None: there are none.
     """
 
     weights: NDArray
@@ -82,6 +86,12 @@ class DepthwiseLayer(Layer):
     w_zp: int = 0
     counts: dict[int, tuple[int, int]] = field(default_factory=dict)
     multiplier: int = 1
+    correction: NDArray[np.int8] | None = None
+
+    @property
+    def summands(self) -> tuple[NDArray, ...]:
+        """Summands of the weights; the first one has a zero point."""
+        return (self.weights,) if self.correction is None else (self.weights, self.correction)
 
     @property
     def channels(self) -> int:
@@ -114,16 +124,22 @@ def lower_depthwise(low: LoweringContext) -> Layer:
         "x_zp": affine(low.x).zero_point,
         "batch": low.x.shape[0],
     }
-    zero = zero_of(weights)
+    stored = stored_weights(weights)
     kernel, x = weights.shape[:2], common["shapes"][common["x"]]
     down, across = (1 if size == 1 else step for size, step in zip(kernel, a["dilations"], strict=True))
     dilations = down, across
     direct = max(a["strides"]) <= MAX_STRIDE
     if direct and (dilations == (1, 1) or _by_phases(dilations, a["strides"], x, low.x.shape[0])):
-        return DepthwiseLayer(**common, weights=weights.data, dilations=dilations, w_zp=zero)
-    one_by_one = np.moveaxis(weights.data, -1, 0)[..., None]
-    grouped = merge_groups(one_by_one, len(one_by_one), zero, low.config.n)
-    return ConvLayer(**common, **grouped, dilations=a["dilations"], w_zp=zero)
+        return DepthwiseLayer(
+            **common,
+            weights=stored.data,
+            dilations=dilations,
+            w_zp=stored.zero,
+            correction=stored.correction,
+        )
+    one_by_one = stored.map(lambda each: np.moveaxis(each, -1, 0)[..., None])
+    grouped = merge_stored(one_by_one, len(one_by_one.data), low.config.n)
+    return ConvLayer(**common, **grouped, dilations=a["dilations"])
 
 
 def lower_convolution(low: LoweringContext) -> Layer:
@@ -140,16 +156,18 @@ def lower_convolution(low: LoweringContext) -> Layer:
     down, across = (
         1 if size == 1 else step for size, step in zip(weights.shape[1:3], a["dilations"], strict=True)
     )
-    batch = low.x.shape[0]
+    batch, stored = low.x.shape[0], stored_weights(weights)
+    by_channel = stored.map(lambda each: np.ascontiguousarray(each[..., 0].transpose(1, 2, 0)))
     pair = DepthwiseLayer(
         **common,
         macs=y.h * y.w * weights.elements,
-        weights=np.ascontiguousarray(weights.data[..., 0].transpose(1, 2, 0)),
+        weights=by_channel.data,
+        correction=by_channel.correction,
         drain=drain,
         strides=a["strides"],
         pads=a["pads"],
         x_zp=affine(low.x).zero_point,
-        w_zp=zero_of(weights),
+        w_zp=stored.zero,
         batch=batch,
         dilations=(down, across),
         multiplier=2,
@@ -164,6 +182,7 @@ def lower_convolution(low: LoweringContext) -> Layer:
     n, blocks = low.config.n, ceil_div(groups, low.config.n)
     apart = max(_array_cycles(low.config, pair), y.h * y.w * blocks * _PAIR_CYCLES)
     merged = ceil_div(groups, max(n // 2, 1)) * weights.shape[1] * weights.shape[2] * y.h * y.w
+    merged *= len(pair.summands)
     return pair if apart < merged else lower_conv(low)
 
 
@@ -368,7 +387,7 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
     """
     config, n = context.config, context.config.n
     batch, (x, y) = layer.batch, images(layer)
-    kernel_h, taps, outputs = layer.weights.shape
+    (kernel_h, taps, outputs), summands = layer.weights.shape, len(layer.summands)
     channels, multiplier = layer.channels, layer.multiplier
     blocks = ceil_div(channels, n)
     across, order = layer.dilations[1], column_order(config, layer, in_dram=not context.x_on_chip)
@@ -392,7 +411,7 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                 x_bytes = (
                     input_rows(rows_per_load, layer.strides[0], kernel_h, x.h) * x_held * columns * n + n
                 )
-                used = columns * multiplier * kernel_h * taps * n * 2
+                used = columns * multiplier * summands * kernel_h * taps * n * 2
                 loads = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows_per_load)
                 loads *= strips if separate else 1
                 used += 0 if context.x_on_chip else min(loads, 2) * x_bytes
@@ -468,7 +487,10 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[int], *
                 cycles = max(array, bus * context.beat, fuse, tiles * issue) + tiles * 10
                 # Weights are requested further ahead, too, if the latency is long and the bus is not slow: by the
                 # number of blocks in that time, rounded. KWS at latency 400 takes 14,637 cycles instead of 14,993.
-                groups, w_bytes = ceil_div(blocks, columns), columns * multiplier * kernel_h * taps * n
+                groups, w_bytes = (
+                    ceil_div(blocks, columns),
+                    columns * multiplier * kernel_h * taps * n * summands,
+                )
                 reach = (context.dram.chip_latency + _LOAD_CYCLES) / context.beat
                 ahead = ceil(reach / max(cycles / groups, _LOAD_CYCLES) - 0.5)
                 w_buffers = max(min(groups, 1 + ahead, 2 + int(context.free - used) // w_bytes), 2)
@@ -682,7 +704,7 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
     strips, piece, _ = strip_images(x, y, width, layer.strides[1], taps)
     separate = width < y.w and s.strip_width < y.w
     size = DTYPE_BYTES[layer.drain.dtype]
-    uniform = has_equal_weights(layer)
+    uniform, w_rows = has_equal_weights(layer), len(layer.summands) * multiplier * kernel_h * taps
 
     by_block, most = computes_by_block(layer, s), rows_of_sums(context.config, width)
     groups = list(product(range(0, blocks, columns), range(layer.batch), range(0, y.h, rows_per_load)))
@@ -727,7 +749,7 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
                     image = image_beats(reach - there, channels_wide)
                     loads.append(("f", (*place, reach), image) if there else ("x", place, image))
                 there = max(there, reach)
-                loads.append(("w", block, 0.0 if uniform else float(wide * multiplier * kernel_h * taps)))
+                loads.append(("w", block, 0.0 if uniform else float(wide * w_rows)))
                 tile = part.tile or StoredTile(*part[:3], 1)
                 made = min(tile.blocks * n, channels - tile.block * n) * multiplier * size
                 beats = lines(tile.rows * across, made, outputs * size, n)
@@ -770,8 +792,7 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
                         image = image_beats(reach - there, channels_wide)
                         loads.append(("f", (*place, offset), image) if offset else ("x", place, image))
                     there = reach
-                    weights = wide * multiplier * kernel_h * taps
-                    loads.append(("w", block, 0.0 if uniform else float(weights)))
+                    loads.append(("w", block, 0.0 if uniform else float(wide * w_rows)))
                     beats = lines(count * across, channels_wide * multiplier * size, outputs * size, n)
                     key = (0, number, start + offset, strip, block * multiplier)
                     if not layer.counts:
@@ -805,7 +826,7 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
 
 def has_equal_weights(layer: DepthwiseLayer) -> bool:
     """Return True if all weights are equal, so that they need not be loaded from DRAM."""
-    return bool((layer.weights == layer.weights.flat[0]).all())
+    return layer.correction is None and bool((layer.weights == layer.weights.flat[0]).all())
 
 
 def pack_depthwise(config: MlaConfig, weights: NDArray, kernel_rows: Sequence[int]) -> NDArray[np.uint8]:
@@ -835,6 +856,8 @@ class StreamPass:
         First kernel column, and number of kernel columns.
     column_step : int
         Distance between these kernel columns, and between the streamed image columns: 1, or the horizontal stride.
+    summand : int
+        Index of the summand of the weights.
     """
 
     row: int
@@ -843,11 +866,20 @@ class StreamPass:
     column: int
     columns: int
     column_step: int = 1
+    summand: int = 0
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns; a stream waits for the end of the previous one if that has another shape."""
         return self.rows, self.columns
+
+    def of(self, weights: NDArray) -> NDArray:
+        """Return the part of an array of weights (kernel_h, kernel_w, channels) that the pass reads."""
+        rows = slice(self.row, self.row + (self.rows - 1) * self.step + 1, self.step)
+        columns = slice(
+            self.column, self.column + (self.columns - 1) * self.column_step + 1, self.column_step
+        )
+        return weights[rows, columns]
 
     def inside(self, layer: DepthwiseLayer, height: int, start: int) -> "StreamPass":
         """Return the pass without the last kernel rows that are below the image for all output rows from `start`.
@@ -878,8 +910,8 @@ class Stream:
     passes : tuple of StreamPass
         Passes over the image, the sums of which are added.
     continues : bool
-        True if, for a tile of one channel block, the stream can continue that of the tile above, without repeating the
-        rows that both need.
+        True if, for a tile of one channel block, the first stream can continue the last one of the tile above, without
+        repeating the rows that both need. All passes then read the same pixels.
     order : ColumnOrder or None
         Order of the columns in the scratchpad; None: that of the image.
     """
@@ -950,7 +982,8 @@ def _whole_stream(
     )
     pitch = max(needed, x + layer.pads[1]) if width >= y and layer.dilations[1] == 1 else needed
     passes = _stream_passes(config, layer, pitch, steps)
-    if len(passes) == 1 and passes[0].step == 1 and layer.dilations[1] == 1:
+    one = sum(each.summand == 0 for each in passes) == 1
+    if one and passes[0].step == 1 and layer.dilations[1] == 1:
         return Stream(pitch, passes, True)
     if width >= y:  # the padding at the left of a row is also that at the right of the row before
         pitch = 1
@@ -1003,7 +1036,10 @@ def _stream_passes(
     )
     top = layer.pads[0]
     centre = [each for each in found if top in range(each.row, each.row + each.rows * each.step, each.step)]
-    return (*centre, *(each for each in found if each not in centre))
+    passes = [*centre, *(each for each in found if each not in centre)]
+    if layer.correction is not None:
+        passes += [replace(each, summand=1) for each in passes if each.of(layer.correction).any()]
+    return tuple(passes)
 
 
 def _passes_by_step(
@@ -1060,16 +1096,19 @@ def _tile_cycles(
         phases, across = len(stream.order.runs()), stream.order.width
     total = 0
     for number, each in enumerate(stream.passes):
-        start, count = each.outputs(layer, height, row, rows) if number else (row, rows)
+        start, count = row, rows
+        if number and not stream.continues:
+            start, count = each.outputs(layer, height, row, rows)
         if count <= 0:
             continue
         if not keep:
             each = each.inside(layer, height, start)
         skip = stride // each.step
         above = min(max(ceil_div(layer.pads[0] - start * stride - each.row, each.step), 0), each.rows - 1)
-        before = skip - 1 if keep and not first else each.rows - 1 - above
-        if keep and not last:
-            return wide * ((rows - 1) * skip + before + 1) * stream.pitch
+        before = skip - 1 if keep and not first and number == 0 else each.rows - 1 - above
+        if keep and not last and number + 1 == len(stream.passes):
+            total += ((rows - 1) * skip + before + 1) * stream.pitch
+            continue
         last_row = each.columns + (ceil_div(across, phases) - 1) * (layer.strides[1] // each.column_step)
         streamed = ((count - 1) * skip + before) * stream.pitch + last_row
         total += (max(streamed, n + _SHIFT_CYCLES) if phases > 1 else streamed) * phases

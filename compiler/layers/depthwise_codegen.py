@@ -1,6 +1,6 @@
 """Code generation of depthwise convolutions: epilogues of averages and of pairs of outputs, and tile steps."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from operator import itemgetter
@@ -358,11 +358,13 @@ class DepthwiseSteps:
     def _allocate_buffers(self) -> None:
         layer, schedule, n = self.layer, self.context.schedule, self.config.n
         tiles = ceil_div(self.blocks, self.columns)
-        self.w_block = self.kernel_h * self.taps * n
-        weights, drain, made = layer.weights, layer.drain, self.columns * layer.multiplier
+        self.w_block = len(layer.summands) * self.kernel_h * self.taps * n
+        weights, drain, made = layer.summands, layer.drain, self.columns * layer.multiplier
         if layer.multiplier > 1:
             order = self._channel_order()
-            weights, drain = weights[:, :, order], drain.part(order)
+            weights, drain = tuple(each[:, :, order] for each in weights), drain.part(order)
+        #: Correction of the weights, with the output channels in the order in which they are computed.
+        self.correction = weights[1] if len(weights) > 1 else None
         self.w_dram = (
             None
             if has_equal_weights(layer)
@@ -411,10 +413,11 @@ class DepthwiseSteps:
                 CircularBuffer(BufferMemory.SP, f"{layer.name}.x", size, depth), self._begin
             )
 
-    def _packed(self, weights: NDArray) -> NDArray[np.uint8]:
+    def _packed(self, summands: Sequence[NDArray]) -> NDArray[np.uint8]:
         """Return the weights of all passes, block by block."""
         parts = [
             pack_depthwise(self.config, weights[:, columns], self.kernel_rows)
+            for weights in summands
             for columns in self.kernel_columns
         ]
         return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
@@ -540,22 +543,30 @@ class DepthwiseSteps:
                 first, image = self._image(start, rows)
             acc, weights = self.acc.next(), self.w.get(block, step)
             more = keep and offset + count < rows
-            for order, taps in enumerate(self._passes(start + offset, count)):
+            passes = self._passes(start + offset, count)
+            if keep:
+                made = block * self.layer.multiplier
+                passes = [taps for taps in passes if not self._without_effect(taps, made, 1)]
+            for order, taps in enumerate(passes):
                 low, many = start + offset, count
-                if order:
+                if order and not self.stream.continues:
                     low, many = taps.outputs(self.part, self.x.h, low, many)
                 if many <= 0:
                     continue
                 if not keep:
                     taps = taps.inside(self.part, self.x.h, low)
-                continued = keep and offset > 0 and self.history >= taps.rows - self.layer.strides[0]
+                continued = keep and offset > 0 and order == 0
+                continued &= self.history >= taps.rows - self.layer.strides[0]
+                ends = more and order + 1 == len(passes)
                 commands = product(range(self.layer.multiplier), self._commands(blocks))
                 for number, (at, together, run) in commands:
-                    stream = self._stream(low, many, taps, run, (order > 0, continued, more))
+                    made = number * blocks + at
+                    if self._without_effect(taps, block * self.layer.multiplier + made, together):
+                        continue
+                    stream = self._stream(low, many, taps, run, (order > 0, continued, ends))
                     stream["u0"] -= first
                     stream["u_lim"] = max(min(stream["u_lim"] - first, image), 1)
                     fields = self._fields(count, block + at, together, run, taps)
-                    made = number * blocks + at
                     step.matrix.append(
                         self.context.command(
                             Unit.MATRIX,
@@ -609,13 +620,22 @@ class DepthwiseSteps:
                 drain.first_row = part.start - (part.start - start) % self.rows
             made = at * multiplier + output
             acc, weights = self.acc.next(), self.w.get(block, step).plus(made * self.w_block)
-            for order, taps in enumerate(self._passes(part.start, part.rows)):
-                low, many = taps.outputs(self.part, self.x.h, part.start, part.rows) if order else part[:2]
+            passes = [
+                taps
+                for taps in self._passes(part.start, part.rows)
+                if not self._without_effect(taps, block * multiplier + made, 1)
+            ]
+            for order, taps in enumerate(passes):
+                low, many = part[:2]
+                if order and not keep:
+                    low, many = taps.outputs(self.part, self.x.h, part.start, part.rows)
                 if many <= 0:
                     continue
-                continued = keep and part.continued and self.history >= taps.rows - self.layer.strides[0]
+                continued = keep and part.continued and order == 0
+                continued &= self.history >= taps.rows - self.layer.strides[0]
+                ends = keep and part.more and order + 1 == len(passes)
                 (run,) = self.runs
-                stream = self._stream(low, many, taps, run, (order > 0, continued, keep and part.more))
+                stream = self._stream(low, many, taps, run, (order > 0, continued, ends))
                 stream["u0"] -= first
                 stream["u_lim"] = max(min(stream["u_lim"] - first, image), 1)
                 step.matrix.append(
@@ -641,6 +661,16 @@ class DepthwiseSteps:
                 self._load_x(load, (part.start, max(ahead - part.start, part.rows)), step)
             yield step
 
+    def _without_effect(self, taps: StreamPass, first: int, blocks: int) -> bool:
+        """Return True if a pass multiplies by corrections of `blocks` blocks of outputs that are all zero.
+
+        `first` is the first block, in the order in which outputs are computed.
+        """
+        if taps.summand == 0 or self.correction is None:
+            return False
+        n = self.config.n
+        return not taps.of(self.correction)[..., first * n : (first + blocks) * n].any()
+
     def _rows_ahead(self, parts: list[BlockPart], number: int, start: int, rows: int) -> int:
         """Return the end of the output rows whose input is requested before a part of a load is computed.
 
@@ -661,7 +691,11 @@ class DepthwiseSteps:
     def _passes(self, start: int, rows: int) -> list[StreamPass]:
         """Return the passes of a tile: first one that computes all outputs, if possible with the last one's shape."""
         passes = self.stream.passes
-        complete = [p for p in passes if p.outputs(self.part, self.x.h, start, rows) == (start, rows)]
+        complete = [
+            p
+            for p in passes
+            if p.summand == 0 and p.outputs(self.part, self.x.h, start, rows) == (start, rows)
+        ]
         first = next((p for p in complete if p.shape == self.shape), passes[0])
         others = [p for p in passes if p != first]
         out = [first, *sorted(others, key=lambda p: p.shape != first.shape)]
@@ -721,7 +755,7 @@ class DepthwiseSteps:
 
     def _weight(self, taps: StreamPass) -> int:
         """Return the offset of a pass's weights within those of a channel block."""
-        first = 0
+        first = taps.summand * self.kernel_h * self.taps
         for columns in self.kernel_columns:
             if taps.column in columns:
                 row = self.kernel_rows.index(taps.row)
@@ -743,7 +777,7 @@ class DepthwiseSteps:
         return {
             **walk,
             "a_zp": layer.x_zp,
-            "w_zp": layer.w_zp,
+            "w_zp": 0 if taps.summand else layer.w_zp,
             "x_count": self._pitch(run),
             "a_u": self.x_row,
             "a_v": across * self.x_pixel,

@@ -1,8 +1,10 @@
 """Lowering of the epilogue: requantization of sums and the operators fused after it."""
 
-from typing import cast
+from collections.abc import Callable
+from typing import NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
@@ -187,15 +189,56 @@ def _one_zero(weights: Tensor) -> Tensor:
     q = weights.quantization
     if q is None or q.axis is None or weights.data is None or len(set(q.zero_point)) == 1:
         return weights
-    shape = [1] * len(weights.shape)
-    shape[q.axis] = -1
-    centred = weights.data.astype(np.int64) - np.array(q.zero_point, np.int64).reshape(shape)
+    centred = _centred(weights.data, q)
     fits = centred.min() >= -128 and centred.max() <= 127
     zero = 0 if fits else int(np.clip(-128 - centred.min(), -128, 127))
     if (centred + zero).max() > 127 or (centred + zero).min() < -128:
         return weights
     moved = Quantization(q.scale, (zero,) * len(q.scale), q.axis)
     return Tensor(weights.name, weights.shape, "int8", moved, (centred + zero).astype(np.int8))
+
+
+class StoredWeights(NamedTuple):
+    """Weights as the array reads them: `data - zero + correction` are the weights minus their zero points.
+
+    `data` and `correction` are arrays of equal shape; without a correction, `data` may be uint8, and otherwise both are
+    int8.
+    """
+
+    data: NDArray
+    zero: int
+    correction: NDArray[np.int8] | None
+
+    def map(self, change: Callable[[NDArray], NDArray]) -> "StoredWeights":
+        """Return the weights with both arrays changed in the same way."""
+        correction = None if self.correction is None else change(self.correction)
+        return StoredWeights(change(self.data), self.zero, correction)
+
+
+def stored_weights(weights: Tensor) -> StoredWeights:
+    """Return constant weights with a single zero point, and a correction if they do not fit 8 bits with any.
+
+    The zero point is that with which the fewest elements of the correction are not 0.
+    """
+    q = weights.quantization
+    assert q is not None and weights.data is not None
+    if len(set(q.zero_point)) == 1:
+        return StoredWeights(weights.data, q.zero_point[0], None)
+    assert q.axis is not None
+    centred = _centred(weights.data, q)
+    # Both arrays cover the range if the first one lacks at most 128 at its lower and 127 at its upper end.
+    zeros = np.arange(max(-256 - int(centred.min()), -128), min(254 - int(centred.max()), 127) + 1)
+    inside = [np.count_nonzero((centred >= -128 - zero) & (centred <= 127 - zero)) for zero in zeros]
+    zero = int(max(zip(inside, -np.abs(zeros), zeros, strict=True))[2])
+    data = np.clip(centred + zero, -128, 127)
+    return StoredWeights(data.astype(np.int8), zero, (centred + zero - data).astype(np.int8))
+
+
+def _centred(data: NDArray, q: Quantization) -> NDArray[np.int64]:
+    """Return weights minus their zero points of each channel."""
+    shape = [1] * data.ndim
+    shape[q.axis or 0] = -1
+    return data.astype(np.int64) - np.array(q.zero_point, np.int64).reshape(shape)
 
 
 def zero_of(weights: Tensor) -> int:

@@ -516,11 +516,13 @@ class PoolLayer(Layer):
 def on_fuse(layer: DepthwiseLayer) -> PoolLayer | None:
     """Return a depthwise convolution as a layer that FUSE computes; None if its epilogue has more than one step.
 
+    Weights with a correction have no such layer.
+
     FUSE multiplies an element of every channel of a block with its weight in each cycle, and adds the products of a
     window.
     """
     drain, x = layer.drain, layer.shapes[layer.x]
-    simple = drain.table is None and drain.residual is None and not layer.counts
+    simple = drain.table is None and drain.residual is None and not layer.counts and layer.correction is None
     if not simple or layer.dilations != (1, 1) or {x.dtype, drain.dtype} - {Dtype.I8, Dtype.U8}:
         return None
     common = {each.name: getattr(layer, each.name) for each in fields(Layer)}

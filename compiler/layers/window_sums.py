@@ -267,7 +267,12 @@ def window_sums(layer: DepthwiseLayer, config: MlaConfig) -> WindowSums | None:
     if layer.dilations != (1, 1) or layer.multiplier > 1 or layer.strides[1] > 1:
         return None
     sums = ColumnSums(n, layer.channels, layer.weights.shape[1])
-    if layer.w_zp or (layer.weights != 1).any() or sums.blocks(1) > _MAX_BLOCKS:
+    if (
+        layer.w_zp
+        or layer.correction is not None
+        or (layer.weights != 1).any()
+        or sums.blocks(1) > _MAX_BLOCKS
+    ):
         return None
     found = WindowSums(layer, sums)
     kinds = len({count for *_, count in found.runs()[0]})

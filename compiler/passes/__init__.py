@@ -8,7 +8,6 @@ from compiler.passes.canonicalize import (
     canonicalize_axes,
     fold_pads,
     materialize_broadcasts,
-    split_weight_zero_points,
     transpose_floats,
 )
 from compiler.passes.channels import remove_channels
@@ -45,7 +44,6 @@ PASSES = (
     fold_pads,
     canonicalize_axes,
     transpose_floats,
-    split_weight_zero_points,
     materialize_broadcasts,
     remove_dead,
 )
@@ -62,7 +60,6 @@ def pass_names() -> list[str]:
 FORMER_NAMES = {
     "resolve_control": "unroll_control_flow",
     "turn_axes": "canonicalize_axes",
-    "split_zeros": "split_weight_zero_points",
     "spread_operands": "materialize_broadcasts",
 }
 

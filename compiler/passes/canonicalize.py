@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import _TIMES, Graph, Node, rebuild, unused_name
+from compiler.ir.graph import Graph, Node, rebuild, unused_name
 from compiler.ir.ops import BINARY_OPS, COMPARISONS, LOGIC_OPS, OPS, ORDERING, Attributes
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.elementwise import operands_of
@@ -436,90 +436,6 @@ def _longer(
 
 
 _BYTES = ("int8", "uint8")
-
-
-def split_weight_zero_points(graph: Graph) -> Graph:
-    """Rewrite products whose weights have per-channel zero points that the hardware does not support.
-
-    The weights minus their zero points may exceed 8 bits. They are therefore split into a sum of two or three
-    8-bit tensors with a common zero point, and the input is repeated once for each of them.
-    """
-    split = {node.name for node in graph if _wide_zero_points(graph, node)}
-    if not split:
-        return graph
-    made: dict[str, Tensor] = {}
-    nodes: list[Node] = []
-    for node in graph:
-        nodes += _split(graph, node, made) if node.name in split else [node]
-    return rebuild(graph, nodes, changed=made)
-
-
-def _wide_zero_points(graph: Graph, node: Node) -> bool:
-    if node.op not in ("conv2d", "dense", "depthwise_conv2d"):
-        return False
-    x, weights = graph.ins(node)[:2]
-    q = weights.quantization
-    if weights.data is None or q is None or q.whole or {x.dtype, weights.dtype} - {*_BYTES} or x.constant:
-        return False
-    centred = _centred(weights)
-    return len(set(q.zero_point)) > 1 and int(centred.max()) - int(centred.min()) > 255
-
-
-def _centred(weights: Tensor) -> NDArray[np.int64]:
-    """Return the weights minus their zero points."""
-    q, shape = weights.quantization, [1] * len(weights.shape)
-    assert q is not None and q.axis is not None and weights.data is not None
-    shape[q.axis] = -1
-    return weights.data.astype(np.int64) - np.array(q.zero_point, np.int64).reshape(shape)
-
-
-def _parts(centred: NDArray[np.int64]) -> tuple[list[NDArray[np.int8]], int]:
-    """Split weights into 8-bit parts with a common zero point; the parts minus this zero point sum to the weights."""
-    zero = -1 if centred.min() >= -254 else 0
-    low, high = -128 - zero, 127 - zero
-    parts: list[NDArray[np.int8]] = []
-    while not parts or centred.any():
-        part = np.clip(centred, low, high)
-        centred = centred - part
-        parts.append((part + zero).astype(np.int8))
-    return parts, zero
-
-
-def _split(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Node]:
-    x, weights, *_ = graph.ins(node)
-    q, parts, zero = weights.quantization, *_parts(_centred(weights))
-    assert q is not None
-    count, attributes, op, groups = len(parts), node.attributes, node.op, 1
-    if op == "depthwise_conv2d":  # one group per channel
-        op, groups = "conv2d", x.shape[-1]
-        parts = [part.transpose(2, 0, 1)[..., None] for part in parts]
-        attributes = attributes | {"groups": groups}
-    elif op == "conv2d":
-        groups = attributes["groups"]
-    data = np.ascontiguousarray(np.concatenate(parts, -1))
-    meaning = Quantization(q.scale, (zero,) * len(q.scale), 0)
-    parts_name, beside, all_of, apart = (
-        unused_name(f"{node.name}:{part}", graph.tensors, graph.nodes, made)
-        for part in ("parts", "beside", "whole", "apart")
-    )
-    weight_parts = Tensor(parts_name, data.shape, "int8", meaning, data)
-    grouped = (*x.shape[:-1], groups, x.shape[-1] // groups)
-    joined = replace(x, name=beside, shape=(*grouped[:-1], grouped[-1] * count))
-    whole = replace(x, name=all_of, shape=(*x.shape[:-1], x.shape[-1] * count))
-    last = f"{node.name}{_TIMES}{count}"
-    made |= {each.name: each for each in (weight_parts, whole)}
-    if groups == 1:
-        yield Node(last, "concat", (x.name,) * count, (whole.name,), {"axis": len(x.shape) - 1})
-    else:
-        split = replace(x, name=apart, shape=grouped)
-        made |= {split.name: split, joined.name: joined}
-        yield Node(split.name, "reshape", (x.name,), (split.name,), {"shape": grouped})
-        axis = len(grouped) - 1
-        yield Node(joined.name, "concat", (split.name,) * count, (joined.name,), {"axis": axis})
-        yield Node(last, "reshape", (joined.name,), (whole.name,), {"shape": whole.shape})
-    yield replace(
-        node, op=op, inputs=(whole.name, weight_parts.name, *node.inputs[2:]), attributes=attributes
-    )
 
 
 def _orderable(x: Tensor, axis: int) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +114,7 @@ class ConvSteps:
         self.block_channels = layer.group_outputs if self.grouped else n
         self.layout = layout_of(layer, schedule, self.x)
         wide, _ = strips_of(layer, self.layout, self.y.w if schedule.strip_width >= self.y.w else 0, n)
-        self.weights = wide.weights
+        self.wide, self.weights = wide, wide.weights
         taps = {Im2colLayout.PIXELS: self.in_c, Im2colLayout.ROWS: self.kernel_w * self.in_c}
         self.reduction = taps.get(self.layout, strip_depth(layer, self.weights.shape[2]))
         self.blocks = ceil_div(self.out_c, self.block_channels)
@@ -144,9 +145,10 @@ class ConvSteps:
         layer, schedule, n = self.layer, self.context.schedule, self.config.n
         name = layer.name if layer.groups == 1 or self.grouped else f"{layer.name}.{self.group}"
         part = slice(self.group * self.out_c, (self.group + 1) * self.out_c)
-        drain, packed = layer.drain.part(part), self._packed(self.weights[part])
+        drain = layer.drain.part(part)
+        summands = [self._packed(weights[part]) for weights, _ in self.wide.summands]
         if layer.factors is not None:
-            packed = with_factors(self.config, packed, layer.factors)
+            summands = [with_factors(self.config, packed, layer.factors) for packed in summands]
         taps = self.kernel_h * self.weights.shape[2]
         self.w_block = taps * layer.stored_rows(self.in_c, n) * n
         #: Bytes from tile to tile of the weights of a block.
@@ -154,18 +156,29 @@ class ConvSteps:
         #: Bytes of the weights of each block of the channels beyond whole blocks.
         self.w_shared = [self.w_block]
         if self.shared.rows > 1:
-            last, of_shared = share_rows(replace(layer, weights=self.weights), self.shared)
+            whole = layer.with_summands([weights for weights, _ in self.wide.summands])
+            last, of_shared = share_rows(whole, self.shared)
             self.p_shared = parameters(self.context, f"{name}.shared", of_shared, len(last))
-            self.w_shared = [weights[0].size * n for weights in last]
-            packed = np.concatenate([packed[: (self.blocks - 1) * self.w_block], *map(self._packed, last)])
-        self.w_dram = self.context.constant(f"{name}.weights", packed)
+            self.w_shared = [weights[0][0].size * n for weights in last]
+            before = (self.blocks - 1) * self.w_block
+            summands = [
+                np.concatenate([packed[:before], *(self._packed(weights[number]) for weights in last)])
+                for number, packed in enumerate(summands)
+            ]
         k_pieces = ceil_div(self.k_blocks, self.k_size)
         self.w_part = self.w_block if k_pieces == 1 else taps * self.k_size * self.w_tile
         tiles = ceil_div(self.blocks, self.columns) * k_pieces
         size = self.columns * self.w_part + sum(self.w_shared) - self.w_block + self._weight_padding()
-        w_buffer = CircularBuffer(BufferMemory.SP, f"{name}.w", size, min(schedule.w_buffers, tiles))
         kept = min(schedule.kept_weights, tiles)
-        self.w = KeptTileBuffers(w_buffer, self._load_w, kept, tiles, self._number_of)
+        #: Buffers of the tiles of each summand of the weights, whose formats may differ.
+        self.w: list[KeptTileBuffers] = []
+        for packed, suffix in zip(summands, ("", ".correction"), strict=False):
+            stored = self.context.constant(f"{name}.weights{suffix}", packed)
+            w_buffer = CircularBuffer(
+                BufferMemory.SP, f"{name}.w{suffix}", size, min(schedule.w_buffers, tiles)
+            )
+            load = partial(self._load_w, stored)
+            self.w.append(KeptTileBuffers(w_buffer, load, kept, tiles, self._number_of))
         self.p = parameters(self.context, name, drain.padded(self.block_channels, n), self.columns)
         tiles = layer.batch * len(self.strips) * ceil_div(self.y.h, self.rows)
         self.acc = BufferRotation(
@@ -228,7 +241,7 @@ class ConvSteps:
         block, k = key  # type: ignore[misc]
         return block // self.columns * ceil_div(self.k_blocks, self.k_size) + k // self.k_size
 
-    def _load_w(self, key: Hashable, address: BufferRef) -> list[Command]:
+    def _load_w(self, stored: CircularBuffer, key: Hashable, address: BufferRef) -> list[Command]:
         block, k = key  # type: ignore[misc]
         n = self.config.n
         count = min(self.columns, self.blocks - block)
@@ -236,7 +249,7 @@ class ConvSteps:
             return [
                 self.context.command(
                     Unit.LOAD,
-                    dram=BufferRef(self.w_dram, 0, block * self.w_block),
+                    dram=BufferRef(stored, 0, block * self.w_block),
                     dst=address,
                     len=count * self.w_block
                     + (block + count == self.blocks) * (sum(self.w_shared) - self.w_block),
@@ -247,7 +260,7 @@ class ConvSteps:
         return [
             self.context.command(
                 Unit.LOAD,
-                dram=BufferRef(self.w_dram, 0, block * self.w_block + k * self.w_tile),
+                dram=BufferRef(stored, 0, block * self.w_block + k * self.w_tile),
                 dst=address,
                 len=length,
                 y_count=taps,
@@ -338,7 +351,7 @@ class ConvSteps:
 
     def _all_resident(self, k_pieces: int) -> bool:
         """Return True if all pieces of a tile's weights and image are in the scratchpad at the same time."""
-        return self.w.buffer.depth >= k_pieces and self.image.depth >= k_pieces
+        return self.w[0].buffer.depth >= k_pieces and self.image.depth >= k_pieces
 
     def _matrix(
         self,
@@ -351,7 +364,7 @@ class ConvSteps:
         k: int,
         k_count: int,
     ) -> list[Command]:
-        """Return the MATRIX commands for some rows of a part of a tile.
+        """Return the MATRIX commands for some rows of a part of a tile, for each summand of the weights.
 
         Parameters
         ----------
@@ -367,17 +380,8 @@ class ConvSteps:
         layer, n, width = self.layer, self.config.n, self.image.y.w
         acc_oc = part.pitch * width
         last_k = k + k_count == self.k_blocks
-        weights = self.w.get((block, k), step).plus((part.block - block) * self.w_part)
-        fields: dict[str, int | BufferRef] = {
-            "word": MATRIX_WORD.pack(
-                accumulate=int(k > 0),
-                a_unsigned=int(layer.shapes[layer.x].dtype == Dtype.U8),
-                w_unsigned=int(layer.weights.dtype == np.uint8),
-                scaled=int(layer.factors is not None),
-            ),
+        common: dict[str, int | BufferRef] = {
             "a_zp": layer.x_zp,
-            "w_zp": layer.w_zp,
-            "w_base": weights,
             "ic_count": k_count,
             "k_tail": (self.reduction - 1) % n + 1 if last_k else 0,
             "oc_count": part.blocks,
@@ -396,21 +400,33 @@ class ConvSteps:
         shared = self._shared(part)
         whole = replace(part, blocks=part.blocks - 1) if shared else part
         commands = []
-        if whole.blocks:
-            if shared:
-                fields["n_tail"] = 0
-            commands += [
-                fields
-                | {"oc_count": whole.blocks, "acc_base": acc.plus(above * width + walk.column)}
-                | walk.fields
-                for walk in self.image.get(step, load_rows, whole, block, k)
-            ]
-        if shared:
-            last = {
-                "w_base": weights.plus(whole.blocks * self.w_part),
-                "acc_base": acc.plus(whole.blocks * acc_oc),
+        for summand, (buffers, (_, zero)) in enumerate(zip(self.w, layer.summands, strict=True)):
+            weights = buffers.get((block, k), step).plus((part.block - block) * self.w_part)
+            fields = common | {
+                "word": MATRIX_WORD.pack(
+                    accumulate=int(k > 0 or summand > 0),
+                    a_unsigned=int(layer.shapes[layer.x].dtype == Dtype.U8),
+                    w_unsigned=int(layer.weights.dtype == np.uint8),
+                    scaled=int(layer.factors is not None),
+                ),
+                "w_zp": zero,
+                "w_base": weights,
             }
-            commands += self._shared_rows(step, fields | last, above, load_rows, part, block, shared)
+            if whole.blocks:
+                if shared:
+                    fields["n_tail"] = 0
+                commands += [
+                    fields
+                    | {"oc_count": whole.blocks, "acc_base": acc.plus(above * width + walk.column)}
+                    | walk.fields
+                    for walk in self.image.get(step, load_rows, whole, block, k)
+                ]
+            if shared:
+                last = {
+                    "w_base": weights.plus(whole.blocks * self.w_part),
+                    "acc_base": acc.plus(whole.blocks * acc_oc),
+                }
+                commands += self._shared_rows(step, fields | last, above, load_rows, part, block, shared)
         return [self.context.command(Unit.MATRIX, **each) for each in commands]
 
     def _shared_rows(

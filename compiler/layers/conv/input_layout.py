@@ -80,9 +80,12 @@ def strips_of(layer: ConvLayer, layout: Im2colLayout, columns: int, n: int) -> t
     shared = (p for p in range(2, most + 1) if blocks(p) == blocks(1))
     pixels = min((1, *shared), key=cycles)
     wide = kernel_w + (pixels - 1) * stride
-    weights = np.full((out_c, kernel_h, wide, in_c), layer.w_zp, layer.weights.dtype)
-    weights[:, :, :kernel_w] = layer.weights
-    return replace(layer, weights=weights, strides=(layer.strides[0], stride * pixels)), pixels
+    found: list[NDArray] = []
+    for weights, zero in layer.summands:
+        found.append(np.full((out_c, kernel_h, wide, in_c), zero, weights.dtype))
+        found[-1][:, :, :kernel_w] = weights
+    strides = layer.strides[0], stride * pixels
+    return replace(layer.with_summands(found), strides=strides), pixels
 
 
 def strip_depth(layer: ConvLayer, width: int, height: int | None = None) -> int:
@@ -108,12 +111,12 @@ def window_passes(layer: ConvLayer, layout: Im2colLayout, width: int, n: int, ro
         Pixels of each row of a strip; without effect for layouts without strips.
     """
     _, kernel_h, kernel_w, in_c = layer.weights.shape
-    height = kernel_h + (rows - 1) * layer.strides[0]
+    height, summands = kernel_h + (rows - 1) * layer.strides[0], len(layer.summands)
     if layout == Im2colLayout.PIXELS:
-        return height * kernel_w * ceil_div(in_c, n)
+        return summands * height * kernel_w * ceil_div(in_c, n)
     if layout == Im2colLayout.ROWS:
-        return height * ceil_div(kernel_w * in_c, n)
-    return ceil_div(strip_depth(layer, width, height), n)
+        return summands * height * ceil_div(kernel_w * in_c, n)
+    return summands * ceil_div(strip_depth(layer, width, height), n)
 
 
 def shared_passes(layer: ConvLayer, layout: Im2colLayout, width: int, shared: SharedRows) -> int:
@@ -151,7 +154,7 @@ def shared_rows(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> S
         or isinstance(layer.drain.residual, Addend)
     ):
         return alone
-    height, blocks = y.h // layer.batch, out_c // n
+    height, blocks, summands = y.h // layer.batch, out_c // n, len(layer.summands)
     whole = blocks * window_passes(layer, layout, width, n)
 
     def cycles(shared: SharedRows) -> float:
@@ -160,7 +163,7 @@ def shared_rows(layer: ConvLayer, layout: Im2colLayout, width: int, n: int) -> S
         array += shared_passes(layer, layout, width, shared) * max(groups * y.w, n)
         drain = (blocks * height * layer.batch + groups * shared.segments) * y.w
         height_of = kernel_h + shared.more_rows(kernel_h, layer.strides[0])
-        return max(array, drain) + height_of * kernel_w * in_c
+        return max(array, drain) + summands * height_of * kernel_w * in_c
 
     several = (SharedRows(rows, rest, n) for rows in range(2, min(_MAX_SHARED_ROWS, height) + 1))
     return min((alone, *(each for each in several if len(each.blocks) <= _MAX_SHARED_BLOCKS)), key=cycles)
@@ -198,27 +201,29 @@ def passes_per_pixel(layer: ConvLayer, layout: Im2colLayout, width: int, n: int)
     return blocks * window_passes(layer, layout, width, n) + last
 
 
-def share_rows(layer: ConvLayer, shared: SharedRows) -> tuple[list[NDArray], Drain]:
+def share_rows(layer: ConvLayer, shared: SharedRows) -> tuple[list[list[NDArray]], Drain]:
     """Return the weights and the drain of the blocks of outputs beyond whole blocks, of a group of adjacent rows.
 
     Returns
     -------
-    weights : list of (outputs, kernel_h, kernel_w, in_c) arrays
-        Weights of each block; kernel_h covers the kernels of all rows of the block. Weights of inputs that an output
-        does not depend on equal the zero point.
+    weights : list of lists of (outputs, kernel_h, kernel_w, in_c) arrays
+        Summands of the weights of each block; kernel_h covers the kernels of all rows of the block. Weights of inputs
+        that an output does not depend on equal the zero point.
     drain : Drain
         Parameters of the outputs of all these blocks.
     """
     out_c, kernel_h, *inner = layer.weights.shape
-    first, stride, found = out_c - shared.outputs, layer.strides[0], []
+    first, stride, found = out_c - shared.outputs, layer.strides[0], list[list[NDArray]]()
     for block in shared.blocks:
         height = kernel_h + (block.rows - 1) * stride
-        weights = np.full((block.lanes, height, *inner), layer.w_zp, layer.weights.dtype)
+        found.append(
+            [np.full((block.lanes, height, *inner), zero, each.dtype) for each, zero in layer.summands]
+        )
         for row, channel, lane, lanes in block.segments:
             above = (row - block.top) * stride
             channels = slice(first + channel, first + channel + lanes)
-            weights[lane : lane + lanes, above : above + kernel_h] = layer.weights[channels]
-        found.append(weights)
+            for of_block, (weights, _) in zip(found[-1], layer.summands, strict=True):
+                of_block[lane : lane + lanes, above : above + kernel_h] = weights[channels]
     return found, layer.drain.part(np.tile(np.arange(first, out_c), shared.rows))
 
 
@@ -340,13 +345,15 @@ def pack_pixels(layer: ConvLayer, pixels: int) -> ConvLayer:
     out_c, kernel_h, kernel_w, in_c = layer.weights.shape
     stride, y, drain = layer.strides[1], layer.shapes[layer.y], layer.drain
     width = kernel_w + (pixels - 1) * stride
-    weights = np.full((pixels, out_c, kernel_h, width, in_c), layer.w_zp, layer.weights.dtype)
-    for pixel in range(pixels):
-        weights[pixel, :, :, pixel * stride : pixel * stride + kernel_w] = layer.weights
+    found: list[NDArray] = []
+    for weights, zero in layer.summands:
+        wide = np.full((pixels, out_c, kernel_h, width, in_c), zero, weights.dtype)
+        for pixel in range(pixels):
+            wide[pixel, :, :, pixel * stride : pixel * stride + kernel_w] = weights
+        found.append(wide.reshape(pixels * out_c, kernel_h, width, in_c))
     image = replace(y, w=ceil_div(y.w, pixels), c=y.c * pixels)
     return replace(
-        layer,
-        weights=weights.reshape(pixels * out_c, kernel_h, width, in_c),
+        layer.with_summands(found),
         drain=repeated(drain, pixels),
         strides=(layer.strides[0], stride * pixels),
         shapes=layer.shapes | {layer.y: image},

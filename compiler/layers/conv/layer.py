@@ -1,6 +1,7 @@
 """Layer class of convolutions and dense operators, and their lowerings."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -10,7 +11,14 @@ from numpy.typing import NDArray
 from compiler.ir.graph import times_over
 from compiler.ir.identity import identity
 from compiler.layers.base import Drain, Layer
-from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
+from compiler.layers.epilogue_lowering import (
+    StoredWeights,
+    drain_of,
+    rounding_of,
+    stored_weights,
+    weights_of,
+    zero_of,
+)
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine
 from compiler.util.tiles import ceil_div
 from cosim.semantics.packed_weights import packed_bytes
@@ -73,7 +81,8 @@ NO_FORMAT = WeightWork(1.0, 1.0, 1.0, 1.0, 1.0)
     "w_zp",
     "outputs_per_group",
     "factors",
-    added=("outputs_per_group", "factors"),
+    "correction",
+    added=("outputs_per_group", "factors", "correction"),
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConvLayer(Layer):
@@ -99,6 +108,9 @@ class ConvLayer(Layer):
     factors : (out_c, tiles) uint8 array or None
         Factors of the sums of each output, one for every N inputs; None: the sums are not multiplied. Only products
         have factors.
+    correction : int8 array of the shape of `weights`, or None
+        Second summands of weights that do not fit 8 bits, such as those with a zero point for each channel: products of
+        the inputs with these are added to the sums. None: there are none.
     """
 
     weights: NDArray
@@ -111,6 +123,18 @@ class ConvLayer(Layer):
     w_zp: int = 0
     outputs_per_group: int = 0
     factors: NDArray[np.uint8] | None = None
+    correction: NDArray[np.int8] | None = None
+
+    @property
+    def summands(self) -> tuple[tuple[NDArray, int], ...]:
+        """Summands of the weights, each with its zero point."""
+        first = self.weights, self.w_zp
+        return (first,) if self.correction is None else (first, (self.correction, 0))
+
+    def with_summands(self, summands: Sequence[NDArray]) -> "ConvLayer":
+        """Return a layer with other summands of the weights, which have the same zero points."""
+        weights, *correction = summands
+        return replace(self, weights=weights, correction=correction[0] if correction else None)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -126,13 +150,27 @@ class ConvLayer(Layer):
         """Return True if MATRIX can use wide or sparse mode, which join two tiles of the reduction dimension: all
         weights fit int4, or at most two of four are not 0, and they have no zero point.
         """
-        return self.w_zp == 0 and bool(
-            (config.wide and self._fits_int4) or (config.sparse and self._is_sparse)
+        return (
+            self.w_zp == 0
+            and self.correction is None
+            and bool((config.wide and self._fits_int4) or (config.sparse and self._is_sparse))
         )
+
+    def _correction_joins(self, config: MlaConfig) -> bool:
+        """Return True if MATRIX can join tiles of the correction in sparse mode."""
+        return bool(config.sparse) and self._is_correction_sparse
+
+    def joins_any_tiles(self, config: MlaConfig) -> bool:
+        """Return True if MATRIX can join tiles of the weights or of their correction."""
+        return self.joins_tiles(config) or self._correction_joins(config)
 
     @cached_property
     def _fits_int4(self) -> bool:
         return bool(self.weights.min() >= -8 and self.weights.max() <= 7)
+
+    @cached_property
+    def _is_correction_sparse(self) -> bool:
+        return self.correction is not None and is_sparse(self.correction)
 
     @cached_property
     def _is_sparse(self) -> bool:
@@ -147,15 +185,20 @@ class ConvLayer(Layer):
         return self._zero_tiles(n)[0]
 
     def _zero_tiles(self, n: int) -> tuple[float, int]:
-        """Return the density, and the number of runs of tiles that are not zero in the order of the reduction."""
+        """Return the density, and the number of runs of tiles that are not zero in the order of the reduction.
+
+        Both are of all summands of the weights.
+        """
         known = self._densities
         if n not in known:
             known[n] = 1.0, 0
-            if self.groups == 1 and self.w_zp == 0:
+            if self.groups == 1 and (self.w_zp == 0 or self.correction is not None):
                 out_c, *kernel, in_c = self.weights.shape
                 blocks = ceil_div(out_c, n), ceil_div(in_c, n)
-                tiles = np.zeros((blocks[0] * n, *kernel, blocks[1] * n), np.bool_)
-                tiles[:out_c, ..., :in_c] = self.weights != 0
+                count = len(self.summands)
+                tiles = np.zeros((blocks[0] * n, count, *kernel, blocks[1] * n), np.bool_)
+                for number, (weights, zero) in enumerate(self.summands):
+                    tiles[:out_c, number, ..., :in_c] = True if zero else weights != 0
                 nonzero = tiles.reshape(blocks[0], n, -1, blocks[1], n).any((1, 4)).reshape(blocks[0], -1)
                 share = max(int(np.count_nonzero(nonzero)), 1) / nonzero.size
                 if share < _SPARSE:
@@ -185,6 +228,8 @@ class ConvLayer(Layer):
                 int4 = config.wide and self._fits_int4
                 products, stored = density / 2, density * (_INT4_SHARE if int4 else _TWO_OF_FOUR_SHARE)
                 entry = 1.0 if int4 else _TWO_OF_FOUR_ENTRY
+            elif joined and self._correction_joins(config):  # half of the products, if its tiles are not zero
+                products, stored = min(density, 3 / 4), min(density, (1 + _TWO_OF_FOUR_SHARE) / 2)
             elif packed and config.packed_loads:
                 share = self._packed_share(config.n)
             self._work[key] = WeightWork(
@@ -194,7 +239,7 @@ class ConvLayer(Layer):
 
     def _packed_share(self, n: int) -> float:
         """Return the bytes of packed weights as a share of all bytes, of a sample and without groups of zeros."""
-        rows = self.weights.reshape(len(self.weights), -1)
+        rows = np.concatenate([weights.reshape(len(weights), -1) for weights, _ in self.summands], axis=1)
         rows = rows[:, : rows.shape[1] // 2 * 2]
         blocks = range(0, len(rows) - n + 1, n * ceil_div(len(rows), n * _SAMPLED_BLOCKS))
         data = np.concatenate(
@@ -225,6 +270,14 @@ class ConvLayer(Layer):
         The groups are then processed like the channel blocks of one convolution, each with its own range of inputs.
         """
         return self.groups > 1 and self.group_outputs <= n
+
+
+def merge_stored(stored: StoredWeights, groups: int, n: int) -> dict[str, Any]:
+    """Merge channel groups of weights and of their correction; parameters and result as of `merge_groups`."""
+    merged = merge_groups(stored.data, groups, stored.zero, n) | {"w_zp": stored.zero}
+    if stored.correction is not None:
+        merged["correction"] = merge_groups(stored.correction, groups, 0, n)["weights"]
+    return merged
 
 
 def merge_groups(weights: NDArray, groups: int, zero: int, n: int) -> dict[str, Any]:
@@ -298,13 +351,12 @@ def lower_conv(low: LoweringContext) -> Layer:
         **common,
         macs=macs,
         batch=low.x.shape[0] if apart else 1,
-        **merge_groups(weights.data, a["groups"], zero_of(weights), low.config.n),
+        **merge_stored(stored_weights(weights), a["groups"], low.config.n),
         drain=drain,
         strides=a["strides"],
         pads=a["pads"],
         dilations=a["dilations"],
         x_zp=affine(low.x).zero_point,
-        w_zp=zero_of(weights),
     )
 
 
@@ -316,13 +368,15 @@ def lower_dense(low: LoweringContext) -> Layer:
     common = low.common(*([drain.residual.tensor] if drain.residual else []))
     rows = common["shapes"][common["x"]]
     macs = rows.h * rows.w * weights.elements // times_over(low.graph, low.x.name)
+    stored = stored_weights(weights).map(lambda each: each[:, None, None, :])
     return ConvLayer(
         **common,
         macs=macs,
-        weights=weights.data[:, None, None, :],
+        weights=stored.data,
+        correction=stored.correction,
         drain=drain,
         x_zp=affine(low.x).zero_point,
-        w_zp=zero_of(weights),
+        w_zp=stored.zero,
     )
 
 

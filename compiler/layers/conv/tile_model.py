@@ -105,6 +105,8 @@ class _Cut:
         #: Number of images that are processed one after the other; each strip of an image of the batch counts as one.
         self.images = layer.batch * self.strips
         self.taps, self.out_c = self.kernel_h * kernel_w, out_c
+        #: Number of summands of the weights, by each of which the inputs are multiplied.
+        self.summands = len(layer.summands)
         self.layout = Im2colLayout.PIXELS
         both = Im2colLayout.GATHERED if s.fold_kernel_width else Im2colLayout.STRIPS
         if s.im2col and can_fold(layer, context.x_on_chip, both):
@@ -121,7 +123,8 @@ class _Cut:
             ceil_div(out_c, self.lanes),
             ceil_div(self.in_c * deep, n),
         )
-        self.again = self.taps // deep  # number of passes over each block of the reduction dimension
+        #: Number of passes over each block of the reduction dimension.
+        self.again = self.summands * self.taps // deep
         self.packed = packed
         #: Passes over image rows.
         self.row_passes = window_passes(packed, Im2colLayout.ROWS, kernel_w, n)
@@ -408,9 +411,10 @@ class _Tile:
         deep = min(depth * n, cut.in_c - k * cut.depth * n) if cut.parts > 1 else cut.in_c
         deep = layer.stored_rows(deep, n)
         loads, shared, commands = self._image(k, until), cut.shared_of(part.block, part.blocks), 0
-        taps = self.columns * cut.taps
+        taps = self.columns * cut.taps * cut.summands
         if self.block + self.columns == cut.blocks:
-            taps += cut.shared.more_rows(cut.kernel_h, cut.stride) * cut.taps // cut.kernel_h
+            more = cut.shared.more_rows(cut.kernel_h, cut.stride) * cut.taps // cut.kernel_h
+            taps += more * cut.summands
         loads.append(
             ("w", (self.key[0], self.block, k), cut.weights.beats(taps * deep, taps * cut.mean_depth))
         )
@@ -436,7 +440,7 @@ class _Tile:
             cut.passes(rows, depth, part.block, part.blocks),
             fuse,
             store,
-            cut.strip_pixels * (1 + (len(shared.blocks) if shared else 0))
+            cut.summands * cut.strip_pixels * (1 + (len(shared.blocks) if shared else 0))
             + commands
             + (drained > 0) * (not cut.context.y_on_chip),
             self.last,

@@ -254,7 +254,9 @@ class ConvImage:
         count = len(row_groups) * ceil_div(cut.k_blocks, cut.k_size) * layer.batch * len(strips)
         count *= ceil_div(layer.groups, columns) if self.grouped else 1
         size += self.n
-        if layer.joins_tiles(context.config):  # the tiles begin at multiples of 2N, for wide and sparse mode
+        if layer.joins_any_tiles(
+            context.config
+        ):  # the tiles begin at multiples of 2N, for wide and sparse mode
             size = ceil_div(size, 2 * self.n) * 2 * self.n
         depth = min(context.schedule.x_buffers, count)
         gathered, split = layout == Im2colLayout.GATHERED, context.schedule.width < self.y.w

@@ -122,7 +122,7 @@ class ConvTiler:
         self.blocks = layer.groups if self.grouped else ceil_div(layer.group_outputs, n)
         #: Convolution whose kernels the strips contain, and output columns per strip.
         self.wide, self.strip_pixels = strips_of(layer, layout, self.y.w if self.strips == 1 else 0, n)
-        self.taps = self.kernel_h * self.kernel_w
+        self.taps, self.summands = self.kernel_h * self.kernel_w, len(layer.summands)
         self.gathered, self.loaded, self.direct = columns_by_source(
             layer, layout, gathered, self.y.w, context.x_on_chip, n
         )
@@ -181,12 +181,12 @@ class ConvTiler:
         passes *= self.blocks / ceil_div(self.layer.group_outputs, self.n)  # of all groups that are blocks
         passes *= self.weights.products
         array = passes * max(self.images * self.y.h * self.y.w, self.context.config.tile_cycles)
-        rows = self.blocks * self.taps * self.in_c
+        rows = self.blocks * self.summands * self.taps * self.in_c
         enough = _SUFFICIENT_RATIO * self.groups * max(array, self.weights.beats(rows, rows))
         depths = [self.k_blocks]
         if self.layout == Im2colLayout.PIXELS and not self.grouped:
             depths = cuts(self.k_blocks)
-        if self.in_c % (2 * self.n) == 0 and self.layer.joins_tiles(self.context.config):
+        if self.in_c % (2 * self.n) == 0 and self.layer.joins_any_tiles(self.context.config):
             depths = [
                 depth for depth in depths if depth % 2 == 0
             ]  # wide and sparse mode join pairs of blocks
@@ -266,8 +266,8 @@ class ConvTiler:
         if sums * (2 if context.consecutive else min(2, tiles * groups)) > context.acc_rows:
             return None
         part = 1.0 if whole else tile.depth * n / self.in_c
-        taps = self.kernel_h * self.wide.weights.shape[2]
-        more = shared.more_rows(self.kernel_h, layer.strides[0]) * self.wide.weights.shape[2]
+        width = self.summands * self.wide.weights.shape[2]
+        taps, more = self.kernel_h * width, shared.more_rows(self.kernel_h, layer.strides[0]) * width
         w_bytes = (tile.columns * taps + more) * layer.stored_rows(min(tile.depth * n, self.in_c), n) * n
         part_depth = layer.stored_rows(self.in_c, n) / ceil_div(self.k_blocks, tile.depth)
         w_beats = self.weights.beats(w_bytes / n, (tile.columns * taps + more) * part_depth)
@@ -319,10 +319,10 @@ class ConvTiler:
         again = (not whole and not kept) or (tile.order == "channels" and row_loads * parts > x_buffers)
         again &= not self.grouped
         x_times = groups if again else 1
-        groups_of_rows = ceil_div(tile.rows, shared.rows)
+        groups_of_rows, rows = ceil_div(tile.rows, shared.rows), self.blocks * self.summands * self.taps
         drain = pixels * (self.blocks - 1) + tiles * self.y.w * groups_of_rows * shared.segments
         bus = (
-            w_beats * n / w_bytes * w_times * self.blocks * self.taps * layer.stored_rows(self.in_c, n)
+            w_beats * n / w_bytes * w_times * rows * layer.stored_rows(self.in_c, n)
             + x_times * row_loads * x_beats / part
         )
         bus += 0 if context.y_on_chip else drain * size
