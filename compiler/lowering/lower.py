@@ -5,7 +5,7 @@ Operands of concatenations are written in place, and slices are read in place.
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import BINARY_OPS
@@ -62,6 +62,7 @@ def _check(tensor: Tensor, types: Types | None) -> None:
 
 
 _LAYOUT = ("transpose", "reshape")
+_TO_PIXELS = (0, 2, 3, 1)
 _FLOATS = ("float32", "float16", "float64")
 
 
@@ -143,6 +144,8 @@ class LoweredNetwork:
         Location of each tensor that is contained in another, by name.
     refused : dict
         Nodes that the accelerator cannot execute, each with the reason.
+    planes : set of str
+        Images that are views of planes, one for each channel.
     """
 
     graph: Graph
@@ -150,6 +153,7 @@ class LoweredNetwork:
     views: dict[str, str] = field(default_factory=dict)
     parts: dict[str, SubTensor] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    planes: set[str] = field(default_factory=set)
 
     def root(self, name: str) -> str:
         """Return the name of the tensor that contains the bytes of a tensor, which may be a view or part."""
@@ -181,8 +185,45 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str, config: MlaConfi
         except UnsupportedLoweringError as error:
             out.refused |= {node.name: str(error) for node in nodes}
     _remove_unread(out)
+    _read_planes(out, config.n)
     _compute_beside_products(out, config)
     return out
+
+
+#: Maximum number of planes that a convolution reads: LOAD takes a cycle for each pixel, regardless of their number.
+_MAX_PLANES = 4
+
+
+def _read_planes(out: LoweredNetwork, n: int) -> None:
+    """Let convolutions read planes of the graph's inputs, such as NCHW images with few channels, and transpose them.
+
+    The pixels are then a view of the planes, and the layer that transposed the image is removed.
+    """
+    for layer in list(out.layers):
+        nodes = [out.graph.nodes[name] for name in layer.nodes]
+        if [node.op for node in nodes] != ["transpose"] or nodes[0].attributes["perm"] != _TO_PIXELS:
+            continue
+        images, channels = out.graph.tensors[layer.x].shape[:2]
+        users = [number for number, each in enumerate(out.layers) if layer.y in each.shapes and each is not layer]
+        if (
+            out.root(layer.x) not in out.graph.inputs
+            or out.part(layer.x) is not None
+            or layer.y in out.graph.outputs
+            or not 1 < channels <= min(_MAX_PLANES, n)
+            or len(users) != 1
+            or any(out.root(name) == layer.y for name in (*out.views, *out.parts))
+        ):
+            continue
+        conv = out.layers[users[0]]
+        if (
+            isinstance(conv, ConvLayer)
+            and conv.inputs == (layer.y,)
+            and (conv.groups, conv.batch, conv.dilations) == (1, images, (1, 1))
+        ):
+            out.layers[users[0]] = replace(conv, planes=True)
+            out.layers.remove(layer)
+            out.views[layer.y] = layer.x
+            out.planes.add(layer.y)
 
 
 def _remove_unread(out: LoweredNetwork) -> None:

@@ -73,7 +73,8 @@ NO_FORMAT = WeightWork(1.0, 1.0, 1.0, 1.0, 1.0)
     "w_zp",
     "outputs_per_group",
     "factors",
-    added=("outputs_per_group", "factors"),
+    "planes",
+    added=("outputs_per_group", "factors", "planes"),
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConvLayer(Layer):
@@ -99,6 +100,8 @@ class ConvLayer(Layer):
     factors : (out_c, tiles) uint8 array or None
         Factors of the sums of each output, one for every N inputs; None: the sums are not multiplied. Only products
         have factors.
+    planes : bool
+        True if the input is in DRAM in planes, one for each channel, which LOAD transposes to pixels.
     """
 
     weights: NDArray
@@ -111,6 +114,7 @@ class ConvLayer(Layer):
     w_zp: int = 0
     outputs_per_group: int = 0
     factors: NDArray[np.uint8] | None = None
+    planes: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:

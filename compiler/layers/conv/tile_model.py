@@ -13,6 +13,7 @@ from compiler.layers.conv.input_layout import (
     can_share_rows,
     gather_cycles,
     pack_pixels,
+    plane_cycles,
     reads_rows,
     row_phases,
     shared_rows,
@@ -176,6 +177,8 @@ class _Cut:
             return count * max((self.wide.weights.shape[2] * x.c + n - 1) / n + _STRIP_LINE_BEATS, least)
         reach = (self.kernel_h - 1) * self.layer.dilations[0] + 1
         count = input_rows(rows, self.stride, reach, x.h)
+        if self.layer.planes:
+            return plane_cycles(count, x.w, self.in_c, n)
         if self.loaded:
             strips = ceil_div(self.loaded, self.strip_pixels) * ((rows - 1) * self.stride + self.kernel_h)
             beats = strips * max((self.wide.weights.shape[2] * x.c + n - 1) / n + SHORT_LINE_BEATS, least)

@@ -14,6 +14,7 @@ from compiler.layers.conv.input_layout import (
     gather_cycles,
     pack_pixels,
     passes_per_pixel,
+    plane_cycles,
     reads_rows,
     row_phases,
     shared_rows,
@@ -161,6 +162,8 @@ class ConvTiler:
         channels = min(columns * self.in_c, self.x.c) if self.grouped else self.in_c
         line = self.pitch * channels
         size = int(rows * line * part) + n + gathered
+        if self.layer.planes:
+            return size, part * plane_cycles(rows, self.x.w, channels, n)
         if part == 1.0:
             if channels < self.x.c:  # only the channels of some groups are loaded
                 return size, lines(rows * self.x.w, channels, self.x.c, n)
