@@ -260,12 +260,13 @@ def reads_rows(layer: ConvLayer, on_chip: bool, n: int) -> bool:
     return cycles(by_strips, by_rows - by_strips) < _MAX_BY_ROWS * with_loads
 
 
-def plane_cycles(rows: int, columns: int, channels: int, n: int) -> float:
-    """Return the cycles in which LOAD transposes planes: one for each pixel, or for each line of a block of N pixels.
+def plane_beats(rows: int, columns: int, channels: int, n: int, stores: float = 0.0) -> float:
+    """Return the bus beats for loading rows of planes, including the time in which the bus waits for LOAD.
 
-    A line that does not begin at a bus beat needs two.
+    LOAD transposes a pixel per cycle. Meanwhile, results can be stored, for which the bus needs `stores` beats.
     """
-    return rows * max(columns, 2 * channels * ceil_div(columns, n))
+    beats = channels * ceil_div(columns, n) * (1 if columns % n == 0 else 2)
+    return max(rows * beats, rows * columns - stores)
 
 
 def source_columns(layer: ConvLayer, x: Image, strips: int) -> int:

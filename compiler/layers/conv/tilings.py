@@ -14,7 +14,7 @@ from compiler.layers.conv.input_layout import (
     gather_cycles,
     pack_pixels,
     passes_per_pixel,
-    plane_cycles,
+    plane_beats,
     reads_rows,
     row_phases,
     shared_rows,
@@ -163,7 +163,7 @@ class ConvTiler:
         line = self.pitch * channels
         size = int(rows * line * part) + n + gathered
         if self.layer.planes:
-            return size, part * plane_cycles(rows, self.x.w, channels, n)
+            return size, part * plane_beats(rows, self.x.w, channels, n)
         if part == 1.0:
             if channels < self.x.c:  # only the channels of some groups are loaded
                 return size, lines(rows * self.x.w, channels, self.x.c, n)
@@ -328,7 +328,12 @@ class ConvTiler:
             w_beats * n / w_bytes * w_times * self.blocks * self.taps * layer.stored_rows(self.in_c, n)
             + x_times * row_loads * x_beats / part
         )
-        bus += 0 if context.y_on_chip else drain * size
+        if not context.y_on_chip:
+            bus += drain * size
+        if layer.planes:  # results are stored while LOAD transposes pixels
+            rows = input_rows(tile.rows_per_load, layer.strides[0], self.reach, self.x.h)
+            both = plane_beats(rows, self.x.w, self.in_c, n, rows * self.x.w) * row_loads
+            bus -= min(x_times * (row_loads * x_beats / part - both), 0 if context.y_on_chip else drain * size)
         x_stream = 0.0
         if x_buffers < row_loads * parts and not context.x_on_chip:
             side = parts if whole or kept else 1  # parts of an image in buffers at the same time
