@@ -185,16 +185,19 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str, config: MlaConfi
         except UnsupportedLoweringError as error:
             out.refused |= {node.name: str(error) for node in nodes}
     _remove_unread(out)
-    _read_planes(out, config.n)
+    _read_planes(out, config)
     _compute_beside_products(out, config)
     return out
 
 
 #: Maximum number of planes that a convolution reads: LOAD takes a cycle for each pixel, regardless of their number.
 _MAX_PLANES = 4
+#: Share of the scratchpad up to which an image would be transposed there, which takes LOAD as long; and for larger
+#: images, minimum cycles of the array per pixel, because their transposition takes less time than that of LOAD.
+_MAX_IMAGE, _MIN_PLANE_WORK = 0.6, 0.75
 
 
-def _read_planes(out: LoweredNetwork, n: int) -> None:
+def _read_planes(out: LoweredNetwork, config: MlaConfig) -> None:
     """Let convolutions read planes of the graph's inputs, such as NCHW images with few channels, and transpose them.
 
     The pixels are then a view of the planes, and the layer that transposed the image is removed.
@@ -209,7 +212,7 @@ def _read_planes(out: LoweredNetwork, n: int) -> None:
             out.root(layer.x) not in out.graph.inputs
             or out.part(layer.x) is not None
             or layer.y in out.graph.outputs
-            or not 1 < channels <= min(_MAX_PLANES, n)
+            or not 1 < channels <= min(_MAX_PLANES, config.n)
             or len(users) != 1
             or any(out.root(name) == layer.y for name in (*out.views, *out.parts))
         ):
@@ -219,11 +222,26 @@ def _read_planes(out: LoweredNetwork, n: int) -> None:
             isinstance(conv, ConvLayer)
             and conv.inputs == (layer.y,)
             and (conv.groups, conv.batch, conv.dilations) == (1, images, (1, 1))
+            and (_fits(conv, config) or _array_cycles(conv, config.n) >= _MIN_PLANE_WORK * _pixels(conv, conv.x))
         ):
             out.layers[users[0]] = replace(conv, planes=True)
             out.layers.remove(layer)
             out.views[layer.y] = layer.x
             out.planes.add(layer.y)
+
+
+def _pixels(layer: Layer, name: str) -> int:
+    return layer.shapes[name].h * layer.shapes[name].w
+
+
+def _fits(conv: ConvLayer, config: MlaConfig) -> bool:
+    return _pixels(conv, conv.x) * conv.shapes[conv.x].c <= _MAX_IMAGE * config.sp_bytes
+
+
+def _array_cycles(conv: ConvLayer, n: int) -> int:
+    """Return the cycles of the array for a convolution by patches."""
+    outputs, *window = conv.weights.shape
+    return _pixels(conv, conv.y) * ceil_div(outputs, n) * ceil_div(math.prod(window), n)
 
 
 def _remove_unread(out: LoweredNetwork) -> None:
