@@ -13,7 +13,7 @@ from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
-from compiler.layers.elementwise import needs_contiguous
+from compiler.layers.elementwise import ElementwiseLayer, needs_contiguous
 from compiler.layers.layer_kind import Types
 from compiler.layers.lowering_context import (
     Group,
@@ -23,10 +23,10 @@ from compiler.layers.lowering_context import (
     image_of,
     is_unary,
 )
-from compiler.layers.move import concat_starts
+from compiler.layers.move import MoveLayer, concat_starts
 from compiler.layers.pool import covers_image, on_fuse
 from compiler.layers.registry import LOWERINGS
-from compiler.layers.strided_copy import strides_of
+from compiler.layers.strided_copy import Rescale, strides_of
 from compiler.layers.tiling_context import images
 from compiler.lowering.fusion_groups import IN_PLACE
 from compiler.util.tiles import ceil_div
@@ -186,6 +186,7 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str, config: MlaConfi
             out.refused |= {node.name: str(error) for node in nodes}
     _remove_unread(out)
     _read_planes(out, config)
+    _join_requantizations(out)
     _compute_beside_products(out, config)
     return out
 
@@ -228,6 +229,45 @@ def _read_planes(out: LoweredNetwork, config: MlaConfig) -> None:
             out.layers.remove(layer)
             out.views[layer.y] = layer.x
             out.planes.add(layer.y)
+
+
+def _join_requantizations(out: LoweredNetwork) -> None:
+    """Let maxima and minima convert their operands, if a layer of its own only converts all elements of one."""
+    for layer in list(out.layers):
+        if isinstance(layer, ElementwiseLayer) and layer.extreme is not None and layer.other is not None:
+            names, scaling = [layer.x, layer.other], list(layer.extreme.scaling)
+            for at, name in enumerate(names):
+                found = _requantization(out, name)
+                modes = {each.rounding for each in (*scaling, found and found[1]) if each}
+                if found is None or names[0] == names[1] or len(modes) > 1:
+                    continue
+                names[at], scaling[at] = found[0].x, found[1]
+                out.layers.remove(found[0])
+                shapes = {names[0], names[1], layer.y}
+                known = {**found[0].shapes, **layer.shapes}
+                joined = replace(
+                    layer,
+                    x=names[0],
+                    other=names[1],
+                    shapes={each: known[each] for each in known if each in shapes},
+                    extreme=replace(layer.extreme, scaling=(scaling[0], scaling[1])),
+                )
+                out.layers[out.layers.index(layer)] = layer = joined
+
+
+def _requantization(out: LoweredNetwork, name: str) -> tuple[MoveLayer, Rescale] | None:
+    """Return the layer that only converts all elements of a tensor, which one layer reads, and the conversion."""
+    used = [each for each in out.layers if name in each.shapes]
+    if len(used) != 2 or out.root(name) != name or name in out.graph.outputs:
+        return None
+    if any(name == other for other in (*out.views.values(), *(part.container for part in out.parts.values()))):
+        return None
+    made = next((each for each in used if each.y == name), None)
+    if not isinstance(made, MoveLayer) or made.ops != ("requantize",) or len(made.copies) != 1:
+        return None
+    change, shapes = made.copies[0].rescale, made.shapes
+    same = shapes[made.x].dtype == shapes[name].dtype and out.part(made.x) is None
+    return (made, change) if change is not None and same else None
 
 
 def _pixels(layer: Layer, name: str) -> int:
