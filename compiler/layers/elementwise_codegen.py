@@ -607,7 +607,7 @@ class ExtremeSteps:
         return steps
 
     def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
-        """Return the loads of a tile; operands on chip are copied, and a row of channels is repeated once per buffer."""
+        """Return the loads of a tile; operands on chip are copied, a row of channels is repeated once per buffer."""
         start, count = key  # type: ignore[misc]
         loads: list[Command] = []
         for number, name in enumerate(self.names):

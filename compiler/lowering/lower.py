@@ -208,7 +208,9 @@ def _read_planes(out: LoweredNetwork, config: MlaConfig) -> None:
         if [node.op for node in nodes] != ["transpose"] or nodes[0].attributes["perm"] != _TO_PIXELS:
             continue
         images, channels = out.graph.tensors[layer.x].shape[:2]
-        users = [number for number, each in enumerate(out.layers) if layer.y in each.shapes and each is not layer]
+        users = [
+            number for number, each in enumerate(out.layers) if layer.y in each.shapes and each is not layer
+        ]
         if (
             out.root(layer.x) not in out.graph.inputs
             or out.part(layer.x) is not None
@@ -223,7 +225,10 @@ def _read_planes(out: LoweredNetwork, config: MlaConfig) -> None:
             isinstance(conv, ConvLayer)
             and conv.inputs == (layer.y,)
             and (conv.groups, conv.batch, conv.dilations) == (1, images, (1, 1))
-            and (_fits(conv, config) or _array_cycles(conv, config.n) >= _MIN_PLANE_WORK * _pixels(conv, conv.x))
+            and (
+                _fits(conv, config)
+                or _array_cycles(conv, config.n) >= _MIN_PLANE_WORK * _pixels(conv, conv.x)
+            )
         ):
             out.layers[users[0]] = replace(conv, planes=True)
             out.layers.remove(layer)
@@ -260,7 +265,9 @@ def _requantization(out: LoweredNetwork, name: str) -> tuple[MoveLayer, Rescale]
     used = [each for each in out.layers if name in each.shapes]
     if len(used) != 2 or out.root(name) != name or name in out.graph.outputs:
         return None
-    if any(name == other for other in (*out.views.values(), *(part.container for part in out.parts.values()))):
+    if any(
+        name == other for other in (*out.views.values(), *(part.container for part in out.parts.values()))
+    ):
         return None
     made = next((each for each in used if each.y == name), None)
     if not isinstance(made, MoveLayer) or made.ops != ("requantize",) or len(made.copies) != 1:

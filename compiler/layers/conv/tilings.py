@@ -333,7 +333,9 @@ class ConvTiler:
         if layer.planes:  # results are stored while LOAD transposes pixels
             rows = input_rows(tile.rows_per_load, layer.strides[0], self.reach, self.x.h)
             both = plane_beats(rows, self.x.w, self.in_c, n, rows * self.x.w) * row_loads
-            bus -= min(x_times * (row_loads * x_beats / part - both), 0 if context.y_on_chip else drain * size)
+            bus -= min(
+                x_times * (row_loads * x_beats / part - both), 0 if context.y_on_chip else drain * size
+            )
         x_stream = 0.0
         if x_buffers < row_loads * parts and not context.x_on_chip:
             side = parts if whole or kept else 1  # parts of an image in buffers at the same time
