@@ -289,7 +289,12 @@ class _Generator:
             buffer, offset = whole.buffer, whole.offset
         else:
             buffer, offset = self.codegen.buffer(tensor, inside), 0
-        out[name] = TensorLayout(buffer, image.h, image.w, image.c, pixel, image.w * pixel, offset)
+        plane = 0
+        if name in lowered.planes:
+            pixel, plane = size, tensor.elements // tensor.shape[0] // image.c * size
+        out[name] = TensorLayout(
+            buffer, image.h, image.w, image.c, pixel, image.w * pixel, offset, plane=plane
+        )
         return out[name]
 
     def _steps(self) -> tuple[list[TileStep], list[int], dict[int, int]]:

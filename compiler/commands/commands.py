@@ -324,6 +324,9 @@ class TensorLayout:
         contiguous.
     row_blocks : RowBlocks or None
         Blocks of rows if the tiles of the buffer are blocks of pixels, each a row of channels.
+    plane : int
+        Distance between the channels of an image in DRAM that consists of planes, in bytes; 0 if the channels of a
+        pixel are contiguous.
     """
 
     buffer: CircularBuffer
@@ -335,6 +338,7 @@ class TensorLayout:
     offset: int = 0
     channel_block: int = 0
     row_blocks: RowBlocks | None = None
+    plane: int = 0
 
     @property
     def on_chip(self) -> bool:
@@ -358,7 +362,8 @@ class TensorLayout:
     def parts(self, count: int) -> list["TensorLayout"]:
         """Return the layouts of the `count` images of a batch."""
         rows = self.h // count
-        return [replace(self, h=rows, offset=self.offset + i * rows * self.row) for i in range(count)]
+        size = self.c * self.plane or rows * self.row
+        return [replace(self, h=rows, offset=self.offset + i * size) for i in range(count)]
 
     def columns(self, start: int, count: int) -> "TensorLayout":
         """Return the layout of `count` columns from column `start`."""
@@ -378,7 +383,8 @@ class TensorLayout:
         return BufferRef(self.buffer, block, self.offset + row * self.pixel + channel * size)
 
     def address(self, row: int = 0, column: int = 0, channel: int = 0) -> BufferRef:
-        """Return the address of an element; `channel` is an offset in bytes."""
+        """Return the address of an element; `channel` is an offset in bytes, or the number of a plane."""
+        channel *= self.plane or 1
         tile, channel = divmod(channel, self.channel_block) if self.channel_block else (0, channel)
         return BufferRef(self.buffer, tile, self.offset + row * self.row + column * self.pixel + channel)
 
@@ -530,6 +536,8 @@ def _cycles(command: Command, config: MlaConfig) -> int:
     if command.unit == Unit.LOAD and LOAD_WORD.unpack(get("word", 0))["fill"]:
         return 0
     lines, size = transfer(command)
+    if command.unit == Unit.LOAD and LOAD_WORD.unpack(get("word", 0))["transpose"]:
+        return get("z_count", 1) * max(get("y_count", 1), size)  # a column is written per cycle
     least = get("z_count", 1) if is_packed(command) else 0  # of packed weights, a group is written per cycle
     return lines * max(-(-size // n), least)
 

@@ -20,7 +20,7 @@ from compiler.commands.commands import (
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
-from hw.isa.commands import FUSE_STAGE
+from hw.isa.commands import FUSE_STAGE, LOAD_WORD
 from hw.isa.enums import Space, Unit
 
 
@@ -452,6 +452,50 @@ def image_lines(
     if together:
         return lines | {"y_count": rows * image.w}
     return lines | {"y_count": image.w, "z_count": rows, "dram_z": image.row, f"{side}_z": row}
+
+
+def plane_lines(
+    image: TensorLayout, rows: int, width: int, pixel: int, row: int, n: int
+) -> Iterator[tuple[int, int, int, dict[str, int]]]:
+    """Yield the LOADs that transpose some rows of the planes of an image in DRAM to rows of pixels.
+
+    Blocks of up to N columns are transposed: all blocks of an image row, or the same block of all rows, by a command.
+
+    Parameters
+    ----------
+    image : TensorLayout
+        Image, or a strip of its columns, in DRAM.
+    rows : int
+        Number of image rows.
+    width : int
+        Number of planes, at most N.
+    pixel, row : int
+        Distance between pixels, and between rows, in the scratchpad.
+    n : int
+        Number of lanes.
+
+    Yields
+    ------
+    y, x, offset : int
+        Row and column of the first pixel, and its offset in the scratchpad.
+    fields : dict
+        Fields of the LOAD command.
+    """
+    columns = image.w
+    if image.even and row == columns * pixel:
+        rows, columns = 1, rows * columns
+    fields = {"word": LOAD_WORD.pack(transpose=1), "y_count": width, "dram_y": image.plane, "dst_y": pixel}
+    blocks, rest = divmod(columns, n)
+    down = {"z_count": rows, "dram_z": image.row, "dst_z": row}
+    if blocks and rows <= blocks:
+        across = {"z_count": blocks, "dram_z": n, "dst_z": n * pixel}
+        for y in range(rows):
+            yield y, 0, y * row, fields | across | {"len": n}
+    else:
+        for x in range(0, blocks * n, n):
+            yield 0, x, x * pixel, fields | down | {"len": n}
+    if rest:
+        yield 0, blocks * n, blocks * n * pixel, fields | down | {"len": rest}
 
 
 class Tables:

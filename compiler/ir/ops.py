@@ -272,6 +272,10 @@ OPS: dict[str, Spec] = {
         symmetric=True,
         batch=BatchRule.ALIGNED,
     ),
+    **{
+        op: Spec((2, 2), f"{which} of two elements", quantized=QuantizedForm.SHARED, batch=BatchRule.ALIGNED)
+        for op, which in (("maximum", "greater"), ("minimum", "lesser"))
+    },
     "clip": unary("x within low..high, in real numbers", {"low": "real", "high": "real"}),
     "leaky_relu": unary("x, times alpha where negative", {"alpha": "real"}),
     "prelu": Spec(

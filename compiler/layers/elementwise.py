@@ -26,6 +26,7 @@ from compiler.layers.lowering_context import (
     same_quantization,
     table_of,
 )
+from compiler.layers.strided_copy import Rescale
 from compiler.layers.tile_pipeline import EARLY_RESULT, PASS_CYCLES, TilePipeline, even_tiles
 from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings, stream_cycles
 from compiler.schedule.schedule import LayerSchedule
@@ -187,6 +188,23 @@ class RowMultiplier:
     shift: int
 
 
+@identity("Extreme", "greatest", "scaling")
+@dataclass(frozen=True)
+class Extreme:
+    """Elementwise maximum or minimum of two tensors, whose elements are first converted to the type of the result.
+
+    Parameters
+    ----------
+    greatest : bool
+        True for the maximum.
+    scaling : (Rescale or None, Rescale or None)
+        Conversion of each tensor; None if its quantization is that of the result.
+    """
+
+    greatest: bool
+    scaling: tuple[Rescale | None, Rescale | None] = (None, None)
+
+
 @identity(
     "ElementwiseLayer",
     "other",
@@ -202,7 +220,8 @@ class RowMultiplier:
     "rows",
     "together",
     "row_multiplier",
-    added=("factor", "groups", "rows", "together", "row_multiplier"),
+    "extreme",
+    added=("factor", "groups", "rows", "together", "row_multiplier", "extreme"),
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ElementwiseLayer(Layer):
@@ -231,6 +250,9 @@ class ElementwiseLayer(Layer):
         broadcast (`BroadcastRows`).
     row_multiplier : RowMultiplier or None
         Conversion of the second tensor, with a value per pixel, to multipliers (requant=row).
+    extreme : Extreme or None
+        Maximum or minimum of the two tensors, of one byte per element, in place of any other operator; the second one
+        has the shape of the first, or one row of channels for all pixels.
     """
 
     other: str | None = None
@@ -246,6 +268,7 @@ class ElementwiseLayer(Layer):
     rows: int = 1
     together: int = 1
     row_multiplier: RowMultiplier | None = None
+    extreme: Extreme | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -254,7 +277,12 @@ class ElementwiseLayer(Layer):
 
     @property
     def by_channel(self) -> bool:
-        """True if parameters or the second operand differ between channels, or between pixels, but not both."""
+        """True if parameters or the second operand differ between channels, or between pixels, but not both.
+
+        Tiles of an extreme contain copies of the second operand.
+        """
+        if self.extreme is not None:
+            return False
         return self.drain is not None or self.broadcast in (Broadcast.CHANNEL, Broadcast.PIXEL)
 
     @property
@@ -509,6 +537,35 @@ def _product(low: LoweringContext, y: Tensor, a: Tensor, b: Tensor, clip: tuple[
     }
 
 
+def lower_extreme(low: LoweringContext) -> Layer:
+    """Lower an elementwise maximum or minimum of 8-bit tensors.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        The quantizations of operands and result differ, or the shape of an operand is not supported.
+    """
+    graph, node = low.graph, low.anchor
+    found = operands_of(*graph.ins(node), low.y.shape)
+    if not all(same_quantization(each, low.y) for each in graph.ins(node)):
+        raise UnsupportedLoweringError("its operands and its result have different quantizations")
+    if found is None or found[0].shape != low.y.shape or not one_row(found[2]):
+        shapes = " and ".join(str(list(each.shape)) for each in graph.ins(node))
+        raise UnsupportedLoweringError(f"operands of shapes {shapes} for {list(low.y.shape)}")
+    a, b, how = found
+    return ElementwiseLayer(
+        **low.common(b.name, x=a.name),
+        other=b.name,
+        broadcast=how.broadcast,
+        extreme=Extreme(node.op == "maximum"),
+    )
+
+
+def one_row(how: BroadcastRows) -> bool:
+    """Return True if an operand has all elements of the result, or one row of channels for all pixels."""
+    return how.broadcast in (Broadcast.ALL, Broadcast.CHANNEL) and how.groups * how.rows == 1
+
+
 #: Minimum number of pixels, in relation to N * N, for which the weights of `uses_expansion` are worth loading.
 _EXPANDED_PIXELS = 8
 
@@ -600,6 +657,8 @@ def _stream(
     if flat:
         load = held
     row, of_row, least = 0, (0, 0), 0.0
+    if layer.extreme is not None and small:  # tiles contain copies of the second operand, which are read, too
+        work, held = 2 * work, held + width
     if small and flat and layer.broadcast == Broadcast.PIXEL:
         least = float(layer.view[1] * n)
         more = 0 if on_chip(small) else ceil_div(n, layer.view[1])
@@ -621,8 +680,8 @@ def _stream(
 
 def _acc_rows(layer: ElementwiseLayer, rows: int, columns: int, n: int) -> int:
     """Return the accumulator rows for a small second tensor, for tiles of `rows` pixels and `columns` blocks."""
-    if layer.small is None:
-        return int(layer.factor != 1)
+    if layer.small is None or layer.extreme is not None:
+        return 2 if layer.extreme is not None else int(layer.factor != 1)
     if layer.broadcast == Broadcast.CHANNEL:
         return columns if layer.rows == 1 else 2 * max(rows // layer.row_pixels, 1) * columns
     if layer.broadcast != Broadcast.PIXEL:
@@ -701,6 +760,9 @@ def _tile_sizes(layer: ElementwiseLayer, work: _Stream, config: MlaConfig) -> li
     if uses_expansion(layer, config):
         channels = layer.view[1]
         return [groups * channels for groups in cuts(ceil_div(work.total, channels))]
+    if layer.extreme is not None and layer.small:  # at least one row of channels
+        other = layer.shapes[layer.small]
+        return [rows for rows in cuts(work.total) if rows * config.n >= other.h * other.w * other.c]
     if layer.groups * layer.rows == 1:
         return cuts(work.total)
     pixels = layer.row_pixels
@@ -732,6 +794,7 @@ ELEMENTWISE_LOWERINGS: dict[str, Lowering] = {
             lower_binary, ElementTypes((_UP_TO_16,), _UP_TO_16), strided_input=True, strided_output=True
         ),
     ),
+    **dict.fromkeys(("maximum", "minimum"), Lowering(lower_extreme, ElementTypes((BYTES, BYTES), BYTES))),
     # Requantization is lowered as a move of elements, which supports more element types than a table.
     **dict.fromkeys(
         TABLE_OPS - {"requantize", "clip", *_SLOPES},

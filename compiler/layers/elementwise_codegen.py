@@ -27,10 +27,11 @@ from compiler.layers.elementwise import (
 )
 from compiler.layers.epilogue import Slots
 from compiler.layers.layer_kind import LayerKind
+from compiler.layers.strided_copy import Rescale
 from compiler.util.scaling import bytes_word, halves_word
 from compiler.util.tiles import ceil_div
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, MATRIX_WORD
-from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Requant, Rounding, Unit
+from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Reduce, Requant, Rounding, Unit
 
 
 def _swapped(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -564,8 +565,145 @@ class ElementwiseSteps:
         return FUSE_STAGE.pack(**parts)
 
 
+class ExtremeSteps:
+    """Code generator of the elementwise maximum or minimum of two tensors of one byte per element.
+
+    The tiles of both operands have a constant distance in the scratchpad, so that FUSE reduces windows of two elements.
+    Each operand has its own scaling, in a row of the accumulator.
+
+    Parameters
+    ----------
+    context : CodegenContext
+        Machine, schedule and tensor layouts for which code is generated.
+    layer : ElementwiseLayer
+        Layer with an `extreme`.
+    """
+
+    def __init__(self, context: CodegenContext, layer: ElementwiseLayer):
+        assert layer.extreme is not None and layer.other is not None
+        self.context, self.layer, self.extreme, self.n = context, layer, layer.extreme, context.config.n
+        self.names, n = (layer.x, layer.other), context.config.n
+        image, other = layer.shapes[layer.y], layer.shapes[layer.other]
+        self.total = image.h * image.w * image.c
+        #: Bytes of the row of channels that the second operand consists of; 0 if it has the shape of the first.
+        self.row = other.h * other.w * other.c if layer.small else 0
+        self.size = min(context.schedule.rows * n, self.total)
+        if self.row:
+            self.size = max(self.size // self.row, 1) * self.row
+        #: Distance between the operands of a tile.
+        self.pitch = ceil_div(self.size, n) * n + n
+        depth, name = min(context.schedule.x_buffers, ceil_div(self.total, self.size)), layer.name
+        buffer = CircularBuffer(BufferMemory.SP, f"{name}.x", 2 * self.pitch, depth)
+        self.tiles = TileBuffers(buffer, self._load)
+        self.out = BufferRotation(BufferMemory.SP, f"{name}.y", self.pitch, context.schedule.y_buffers)
+        self.scaling = BufferRef(CircularBuffer(BufferMemory.ACC, f"{name}.scaling", 2))
+        self.copies: list[Command] = []
+
+    def steps(self) -> list[TileStep]:
+        """Generate the steps of all tiles."""
+        steps = [self._tile(start, count) for start, count in pieces(self.total, self.size)]
+        if any(self.extreme.scaling):
+            steps[0].fuse = [*self._scalings(), *steps[0].fuse]
+        return steps
+
+    def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
+        """Return the loads of a tile; operands on chip are copied, a row of channels is repeated once per buffer."""
+        start, count = key  # type: ignore[misc]
+        loads: list[Command] = []
+        for number, name in enumerate(self.names):
+            layout, target = self.context.layouts[name], address.plus(number * self.pitch)
+            source, row = layout.address(), self.row if number else 0
+            if row and len(self.tiles.keys) > self.tiles.depth:
+                continue
+            lines = (row, self.size // row) if row else (count, 1)
+            if layout.on_chip:
+                self.copies.append(self._copy(source.plus(0 if row else start), target, *lines))
+                continue
+            fields = {"len": lines[0], "y_count": lines[1], "dst_y": row}
+            source = source.plus(0 if row else start)
+            loads.append(self.context.command(Unit.LOAD, dram=source, dst=target, **fields))
+        return loads
+
+    def _copy(self, source: BufferRef, target: BufferRef, length: int, times: int) -> Command:
+        """Return the command that copies bytes within the scratchpad, one or several times."""
+        n, dtype = self.n, self.layer.shapes[self.layer.x].dtype
+        return self.context.command(
+            Unit.FUSE,
+            src=FUSE_SRC.pack(a_src=1, a_dtype=dtype),
+            stage=FUSE_STAGE.pack(d_dst=1, d_dtype=dtype, tail_dim=FUSE_DIMS.index("x")),
+            a_base=source,
+            a_v=n,
+            v_x=1,
+            x_count=ceil_div(length, n),
+            lanes_tail=(length - 1) % n + 1,
+            d_base=target,
+            d_x=n,
+            y_count=times,
+            d_y=length,
+        )
+
+    def _scalings(self) -> list[Command]:
+        """Return the commands that write the negated zero point, the multiplier and the exponent of both operands."""
+        # Operand A is padding, which is 0 and not read.
+        common = {"src": FUSE_SRC.pack(a_src=1, bias_en=1), "u0": 1, "u_lim": 1}
+        return [
+            self.context.command(
+                Unit.FUSE, **common, lanes=lanes, bias=value, d_base=self.scaling.plus(number)
+            )
+            for number, each in enumerate(self._scaling())
+            for lanes, value in ((3, each.exponent), (2, each.mult), (1, -each.x_zp))
+        ]
+
+    def _scaling(self) -> list[Rescale]:
+        """Return the conversion of each operand."""
+        first = next(each for each in self.extreme.scaling if each is not None)
+        same = Rescale(first.y_zp, first.y_zp, 1 << 30, 1, first.rounding)
+        return [each or same for each in self.extreme.scaling]
+
+    def _tile(self, start: int, count: int) -> TileStep:
+        """Return the step of a tile of `count` bytes."""
+        step, layer, n = TileStep(), self.layer, self.n
+        address = self.tiles.get((start, count), step)
+        step.fuse, self.copies = self.copies, []
+        y, dtypes = self.context.layouts[layer.y], [layer.shapes[each].dtype for each in (layer.x, layer.y)]
+        target = y.address().plus(start) if y.on_chip else self.out.next()
+        src: dict[str, int] = {"a_src": 1, "a_dtype": dtypes[0]}
+        fields: dict[str, int | BufferRef] = {}
+        if any(self.extreme.scaling):
+            scaling = self._scaling()[0]
+            src |= {"b_src": BSource.ACC, "b_bcast": 1, "op": Op.ADD, "requant": Requant.ROW}
+            src |= {"b_lane": 0, "rq_lane": 1, "rounding": scaling.rounding}
+            fields |= {"b_base": self.scaling, "b_wy": 1, "zp": scaling.y_zp}
+        reduce = Reduce.MAX if self.extreme.greatest else Reduce.MIN
+        tail = FUSE_DIMS.index("x")
+        step.fuse.append(
+            self.context.command(
+                Unit.FUSE,
+                **fields,
+                src=FUSE_SRC.pack(**src),
+                stage=FUSE_STAGE.pack(d_dst=1, d_dtype=dtypes[1], tail_dim=tail, reduce=reduce),
+                a_base=address,
+                a_u=self.pitch,
+                a_v=n,
+                u_wy=1,
+                v_x=1,
+                wy_count=2,
+                x_count=ceil_div(count, n),
+                lanes_tail=(count - 1) % n + 1,
+                d_base=target,
+                d_x=n,
+            )
+        )
+        if not y.on_chip:
+            store = y.address().plus(start)
+            step.stores.append(self.context.command(Unit.STORE, dram=store, src=target, len=count))
+        return step
+
+
 def elementwise_steps(context: CodegenContext, layer: ElementwiseLayer) -> list[TileStep]:
     """Generate the steps of an elementwise layer, for one range of channels after the other."""
+    if layer.extreme is not None:
+        return ExtremeSteps(context, layer).steps()
     width, (_, channels) = context.schedule.columns * context.config.n, layer.view
     if width >= channels or not layer.by_channel:
         return ElementwiseSteps(context, layer).steps()

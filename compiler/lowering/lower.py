@@ -5,7 +5,7 @@ Operands of concatenations are written in place, and slices are read in place.
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import BINARY_OPS
@@ -13,7 +13,7 @@ from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
-from compiler.layers.elementwise import needs_contiguous
+from compiler.layers.elementwise import ElementwiseLayer, needs_contiguous
 from compiler.layers.layer_kind import Types
 from compiler.layers.lowering_context import (
     Group,
@@ -23,10 +23,10 @@ from compiler.layers.lowering_context import (
     image_of,
     is_unary,
 )
-from compiler.layers.move import concat_starts
+from compiler.layers.move import MoveLayer, concat_starts
 from compiler.layers.pool import covers_image, on_fuse
 from compiler.layers.registry import LOWERINGS
-from compiler.layers.strided_copy import strides_of
+from compiler.layers.strided_copy import Rescale, strides_of
 from compiler.layers.tiling_context import images
 from compiler.lowering.fusion_groups import IN_PLACE
 from compiler.util.tiles import ceil_div
@@ -62,6 +62,7 @@ def _check(tensor: Tensor, types: Types | None) -> None:
 
 
 _LAYOUT = ("transpose", "reshape")
+_TO_PIXELS = (0, 2, 3, 1)
 _FLOATS = ("float32", "float16", "float64")
 
 
@@ -143,6 +144,8 @@ class LoweredNetwork:
         Location of each tensor that is contained in another, by name.
     refused : dict
         Nodes that the accelerator cannot execute, each with the reason.
+    planes : set of str
+        Images that are views of planes, one for each channel.
     """
 
     graph: Graph
@@ -150,6 +153,7 @@ class LoweredNetwork:
     views: dict[str, str] = field(default_factory=dict)
     parts: dict[str, SubTensor] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    planes: set[str] = field(default_factory=set)
 
     def root(self, name: str) -> str:
         """Return the name of the tensor that contains the bytes of a tensor, which may be a view or part."""
@@ -181,8 +185,110 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str, config: MlaConfi
         except UnsupportedLoweringError as error:
             out.refused |= {node.name: str(error) for node in nodes}
     _remove_unread(out)
+    _read_planes(out, config)
+    _join_requantizations(out)
     _compute_beside_products(out, config)
     return out
+
+
+#: Maximum number of planes that a convolution reads: LOAD takes a cycle for each pixel, regardless of their number.
+_MAX_PLANES = 4
+#: Share of the scratchpad up to which an image would be transposed there, which takes LOAD as long; and for larger
+#: images, minimum cycles of the array per pixel, because their transposition takes less time than that of LOAD.
+_MAX_IMAGE, _MIN_PLANE_WORK = 0.6, 0.75
+
+
+def _read_planes(out: LoweredNetwork, config: MlaConfig) -> None:
+    """Let convolutions read planes of the graph's inputs, such as NCHW images with few channels, and transpose them.
+
+    The pixels are then a view of the planes, and the layer that transposed the image is removed.
+    """
+    for layer in list(out.layers):
+        nodes = [out.graph.nodes[name] for name in layer.nodes]
+        if [node.op for node in nodes] != ["transpose"] or nodes[0].attributes["perm"] != _TO_PIXELS:
+            continue
+        images, channels = out.graph.tensors[layer.x].shape[:2]
+        users = [
+            number for number, each in enumerate(out.layers) if layer.y in each.shapes and each is not layer
+        ]
+        if (
+            out.root(layer.x) not in out.graph.inputs
+            or out.part(layer.x) is not None
+            or layer.y in out.graph.outputs
+            or not 1 < channels <= min(_MAX_PLANES, config.n)
+            or len(users) != 1
+            or any(out.root(name) == layer.y for name in (*out.views, *out.parts))
+        ):
+            continue
+        conv = out.layers[users[0]]
+        if (
+            isinstance(conv, ConvLayer)
+            and conv.inputs == (layer.y,)
+            and (conv.groups, conv.batch, conv.dilations) == (1, images, (1, 1))
+            and (
+                _fits(conv, config)
+                or _array_cycles(conv, config.n) >= _MIN_PLANE_WORK * _pixels(conv, conv.x)
+            )
+        ):
+            out.layers[users[0]] = replace(conv, planes=True)
+            out.layers.remove(layer)
+            out.views[layer.y] = layer.x
+            out.planes.add(layer.y)
+
+
+def _join_requantizations(out: LoweredNetwork) -> None:
+    """Let maxima and minima convert their operands, if a layer of its own only converts all elements of one."""
+    for layer in list(out.layers):
+        if isinstance(layer, ElementwiseLayer) and layer.extreme is not None and layer.other is not None:
+            names, scaling = [layer.x, layer.other], list(layer.extreme.scaling)
+            for at, name in enumerate(names):
+                found = _requantization(out, name)
+                modes = {each.rounding for each in (*scaling, found and found[1]) if each}
+                if found is None or names[0] == names[1] or len(modes) > 1:
+                    continue
+                names[at], scaling[at] = found[0].x, found[1]
+                out.layers.remove(found[0])
+                shapes = {names[0], names[1], layer.y}
+                known = {**found[0].shapes, **layer.shapes}
+                joined = replace(
+                    layer,
+                    x=names[0],
+                    other=names[1],
+                    shapes={each: known[each] for each in known if each in shapes},
+                    extreme=replace(layer.extreme, scaling=(scaling[0], scaling[1])),
+                )
+                out.layers[out.layers.index(layer)] = layer = joined
+
+
+def _requantization(out: LoweredNetwork, name: str) -> tuple[MoveLayer, Rescale] | None:
+    """Return the layer that only converts all elements of a tensor, which one layer reads, and the conversion."""
+    used = [each for each in out.layers if name in each.shapes]
+    if len(used) != 2 or out.root(name) != name or name in out.graph.outputs:
+        return None
+    if any(
+        name == other for other in (*out.views.values(), *(part.container for part in out.parts.values()))
+    ):
+        return None
+    made = next((each for each in used if each.y == name), None)
+    if not isinstance(made, MoveLayer) or made.ops != ("requantize",) or len(made.copies) != 1:
+        return None
+    change, shapes = made.copies[0].rescale, made.shapes
+    same = shapes[made.x].dtype == shapes[name].dtype and out.part(made.x) is None
+    return (made, change) if change is not None and same else None
+
+
+def _pixels(layer: Layer, name: str) -> int:
+    return layer.shapes[name].h * layer.shapes[name].w
+
+
+def _fits(conv: ConvLayer, config: MlaConfig) -> bool:
+    return _pixels(conv, conv.x) * conv.shapes[conv.x].c <= _MAX_IMAGE * config.sp_bytes
+
+
+def _array_cycles(conv: ConvLayer, n: int) -> int:
+    """Return the cycles of the array for a convolution by patches."""
+    outputs, *window = conv.weights.shape
+    return _pixels(conv, conv.y) * ceil_div(outputs, n) * ceil_div(math.prod(window), n)
 
 
 def _remove_unread(out: LoweredNetwork) -> None:

@@ -95,6 +95,8 @@ ELEMENTWISE: dict[str, Operator] = {
     "mul": mul,
     "clip": clip,
     "floor_div": floor_div,
+    "maximum": lambda call: np.maximum(*call.values),
+    "minimum": lambda call: np.minimum(*call.values),
 }
 
 

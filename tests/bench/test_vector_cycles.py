@@ -4,13 +4,14 @@ Attention reaches its share of the array.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.ir.tensor import Quantization
+from compiler.ir.tensor import Quantization, Tensor
 from compiler.options import DramTiming
 from compiler.reference import evaluate
 from compiler.runtime.device import open_device
@@ -45,6 +46,13 @@ STREAMS = (
     ("mul", [(1, 1, 60, 50), (1, 50, 1, 1)], 400, 0.88),
     ("add", [(1, 64, 56, 1), (1, 1, 56, 64)], 100, 0.93),
     ("sub", [(1000, 1), (1, 100)], 100, 0.80),
+)
+#: Operator, shapes of its operands, True if these are converted, and minimum share.
+EXTREMES = (
+    ("maximum", [(1, 48, 51, 48)] * 2, False, 0.95),
+    ("minimum", [(1, 48, 51, 48)] * 2, True, 0.95),
+    ("maximum", [(1, 33, 37, 96), (1, 1, 1, 96)], True, 0.93),
+    ("minimum", [(1, 33, 37, 95), (95,)], False, 0.93),
 )
 #: Shapes of x and of the slopes of a PReLU, True for slopes of both signs, and minimum share.
 PRELUS = (
@@ -116,6 +124,25 @@ def test_elementwise(op: str, shapes: list[tuple[int, ...]], latency: int, least
     inputs, made = [draft.input(shape) for shape in shapes], np.broadcast_shapes(*shapes)
     y = draft.node(op, inputs, made, scale=0.5, **limits)
     assert _share(draft, y.name, latency) >= least
+
+
+@pytest.mark.parametrize(("op", "shapes", "converted", "least"), EXTREMES)
+def test_extremes(op: str, shapes: list[tuple[int, ...]], converted: bool, least: float) -> None:
+    draft = Draft(np.random.default_rng(0))
+    made = np.broadcast_shapes(*shapes)
+    meaning = Tensor("like", (), "int8", draft.quantization())
+    given = [draft.input(shape) for shape in shapes]
+    if converted:
+        inputs = [draft.node("requantize", [each], each.shape, like=meaning) for each in given]
+    else:
+        given = [replace(each, quantization=meaning.quantization) for each in given]
+        draft.graph.tensors.update({each.name: each for each in given})
+        inputs = given
+    y = draft.node(op, inputs, made, like=meaning)
+    graph_share = _share(draft, y.name, 100)
+    crossing = sum(each.elements for each in (*given, y))
+    all_tensors = crossing + converted * sum(each.elements for each in inputs)
+    assert graph_share * crossing / all_tensors >= least
 
 
 @pytest.mark.parametrize(("shape", "slopes", "signed", "least"), PRELUS)

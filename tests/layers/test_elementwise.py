@@ -491,3 +491,53 @@ def test_slopes_of_each_image_element_repeat_in_a_batch(slopes: tuple[int, ...],
     y = draft.node("prelu", [x, draft.constant(slopes, quantization=Quantization.per_tensor(0.01))], x.shape)
     for target in TARGETS:
         check(draft, [y], target)
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("seed", range(6))
+def test_maxima_and_minima_convert_their_operands(seed: int, target: str, rounding: str) -> None:
+    rng = np.random.default_rng(seed)
+    draft, op, dtype = Draft(rng), ("maximum", "minimum")[seed % 2], ("int8", "uint8")[seed // 2 % 2]
+    shape = (
+        int(rng.integers(1, 3)),
+        *(int(size) for size in rng.integers(1, 20, 2)),
+        int(rng.integers(1, 40)),
+    )
+    small = [shape, shape, shape[-1:], (1, 1, 1, shape[-1])][int(rng.integers(4))]
+    print(f"{op} of {dtype} {shape} and {small} on {target}, seed {seed}")
+    a, b = draft.input(shape, dtype), draft.input(small, dtype)
+    like = draft.input(shape, dtype)
+    given = [a, b][:: 1 if rng.random() < 0.5 else -1]
+    converted = [draft.node("requantize", [each], each.shape, like=like, dtype=dtype) for each in given]
+    y = draft.node(op, converted, shape, like=like, dtype=dtype)
+    z = draft.node(op, [y, like], shape, like=like, dtype=dtype)
+    check(draft, [z], target, rounding)
+
+
+@pytest.mark.parametrize("op", ["maximum", "minimum"])
+def test_conversions_are_part_of_maxima_and_minima(op: str) -> None:
+    draft = Draft(np.random.default_rng(1))
+    a, b = draft.input((1, 6, 7, 20)), draft.input((1, 6, 7, 20))
+    moved = draft.node("requantize", [b], b.shape, like=a)
+    network = check(draft, [draft.node(op, [a, moved], a.shape, like=a)], "n16")
+    assert len(network.schedule.layers) == 1
+
+
+@pytest.mark.parametrize("small", [(1, 9, 8, 24), (24,)])
+def test_maxima_of_tensors_on_chip(small: tuple[int, ...]) -> None:
+    draft = Draft(np.random.default_rng(2))
+    x, other = draft.input((1, 9, 8, 24)), draft.input(small)
+    a, b = draft.node("tanh", [x], x.shape), draft.node("sigmoid", [other], small)
+    moved = draft.node("requantize", [b], small, like=a)
+    y = draft.node("maximum", [a, moved], x.shape, like=a)
+    z = draft.node("tanh", [y], x.shape)
+    network = check(draft, [z], "n16")
+    assert all(network.schedule.layers[layer.name].on_chip for layer in network.layers[:-1])
+
+
+def test_maxima_of_unsupported_operands_have_a_reason() -> None:
+    draft = Draft(np.random.default_rng(3))
+    a, b = draft.input((1, 5, 6, 8)), draft.input((1, 5, 6, 8))
+    network = check(draft, [draft.node("maximum", [a, b], a.shape, like=a)], "n16")
+    assert "different quantizations" in str(network.host[0])

@@ -238,6 +238,86 @@ def test_gathered_strips_are_exact(target: str, seed: int) -> None:
             assert np.array_equal(Session(device, network).run({"x": x})["y"], wanted)
 
 
+def of_planes(graph: Graph) -> Graph:
+    """Return a graph whose input consists of a plane for each channel of the input of `graph`, its first layer."""
+    x, made = graph.tensors["x"], Graph(graph.name)
+    planes = (x.shape[0], x.shape[3], *x.shape[1:3])
+    made.add_input(Tensor("planes", planes, x.dtype, x.quantization))
+    for tensor in graph.tensors.values():
+        made.add_tensor(tensor)
+    made.add_node(Node("to_pixels", "transpose", ("planes",), ("x",), {"perm": (0, 2, 3, 1)}))
+    for node in graph:
+        made.add_node(node)
+    return made.finish(["y"])
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("target", TARGETS)
+def test_planes_are_exact(target: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shape = replace(random_first_layer(rng), inputs=int(rng.integers(2, 5)))
+    print(f"{shape} on {target}, seed {seed}")
+    graph, x, wanted = shape.case(rng)
+    graph, x = of_planes(graph), np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    first = compile(graph, target)
+    (name,) = first.schedule.layers  # the image is not transposed by a layer of its own
+    schedule = first.schedule.layers[name]
+    # The schedule that was chosen, all columns and strips of columns by patches, by rows of the kernel, and by pixels.
+    others = [{"rows": 2, "rows_per_load": rows, "strip_width": width} for rows, width in ((2, 999), (4, 7))]
+    for change in (
+        {},
+        *({**other, "im2col": True, "fold_kernel_width": True} for other in others),
+        *({**other, "im2col": False, "fold_kernel_width": True} for other in others),
+        *({**other, "im2col": False, "fold_kernel_width": False} for other in others),
+    ):
+        layers = {name: replace(schedule, **({**change, "depth": 999} if change else {}))}
+        network = compile(graph, target, schedule=replace(first.schedule, layers=layers))
+        with GoldenDevice(network.config, dram_bytes(network)) as device:
+            assert np.array_equal(Session(device, network).run({"planes": x})["y"], wanted)
+
+
+@pytest.mark.parametrize(
+    ("change", "layers"),
+    [
+        ({"inputs": 5}, 2),
+        ({"dilation": 2, "h": 40}, 2),
+        ({"groups": 2, "inputs": 2}, 2),
+        ({"h": 400, "w": 300, "outputs": 8, "strides": (2, 2)}, 2),
+        ({"h": 400, "w": 300, "outputs": 48, "strides": (2, 2)}, 1),
+    ],
+)
+def test_images_that_are_transposed_before(change: dict, layers: int) -> None:
+    shape = replace(Convolution(20, 20, inputs=3, outputs=16), **change)
+    graph, x, wanted = shape.case(np.random.default_rng(0))
+    network = compile(of_planes(graph), "n16")
+    assert len(network.schedule.layers) == layers
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        found = Session(device, network).run({"planes": np.ascontiguousarray(x.transpose(0, 3, 1, 2))})
+    assert np.array_equal(found["y"], wanted)
+
+
+@pytest.mark.parametrize(
+    ("shape", "most"),
+    [
+        (Convolution(160, 160, inputs=3, outputs=32, strides=(2, 2)), 33_300),
+        (Convolution(97, 113, inputs=3, outputs=24, strides=(2, 2)), 14_900),
+        (Convolution(130, 131, inputs=4, outputs=48, strides=(2, 2)), 40_500),
+        (Convolution(64, 64, inputs=2, outputs=16, kernel=(1, 1), pad=0), 5_650),
+        (Convolution(64, 64, inputs=3, outputs=96, kernel=(4, 4), strides=(4, 4), pad=0), 6_900),
+        (Convolution(40, 50, inputs=3, outputs=8, kernel=(5, 5)), 7_000),
+    ],
+)
+def test_cycles_of_planes(shape: Convolution, most: int) -> None:
+    graph, x, wanted = shape.case(np.random.default_rng(0))
+    network = compile(of_planes(graph), "n16")
+    with open_device(network, "rtl", 1, 100, network.config.n, print) as device:
+        given = {"planes": np.ascontiguousarray(x.transpose(0, 3, 1, 2))}
+        found, cycles = Session(device, network).measure(given)
+    print(f"{shape}: {cycles:,} cycles")
+    assert np.array_equal(found["y"], wanted)
+    assert cycles <= most
+
+
 @pytest.mark.parametrize("fold", [False, True])
 @pytest.mark.parametrize(
     ("shape", "pixels"),

@@ -10,6 +10,8 @@ from onnx import TensorProto, helper
 from compiler.frontends.tflite.fallback import on_host
 from compiler.frontends.tflite.registry import TfliteConversion, converts
 from compiler.ir.tensor import Tensor, same_values
+from compiler.layers.elementwise import broadcast_of, one_row
+from compiler.layers.lowering_context import EIGHT_BITS
 
 _BINARY = {"ADD": tflite.AddOptions, "SUB": tflite.SubOptions, "MUL": tflite.MulOptions}
 #: Unary operators of the graph with their attributes, by TFLite operator.
@@ -250,6 +252,13 @@ def _extreme(c: TfliteConversion) -> None:
     if limit is not None and a.shape == shape:
         low, high = (limit, math.inf) if greatest else (-math.inf, limit)
         c.make("clip", [a], low=low, high=high)
+        return
+    if a.shape != shape:
+        a, b = b, a
+    types = {(each.dtype, each.quantization) for each in (a, b, c.output)}
+    how = broadcast_of(b.shape, shape)
+    if len(types) == 1 and a.dtype in EIGHT_BITS and a.shape == shape and how is not None and one_row(how):
+        c.make("maximum" if greatest else "minimum", [a, b])
         return
     rows = [_rows(c, f"operand{i}", tensor, shape) for i, tensor in enumerate((a, b))]
     both = c.build.between(c.output, f"{c.output.name}:both", (*rows[0].shape[:1], 2, *rows[0].shape[2:]))

@@ -37,13 +37,13 @@ def can_fold(layer: ConvLayer, on_chip: bool, layout: Im2colLayout) -> bool:
     """Return True if a convolution supports a layout.
 
     `PIXELS` is always supported. `ROWS` and `STRIPS` are loaded from DRAM. All layouts but `PIXELS` store padding and
-    need pixels that are contiguous in memory.
+    need pixels that are contiguous in memory; `PIXELS`, `ROWS` and `GATHERED` transpose planes.
     """
     if layout == Im2colLayout.GATHERED:
         return layer.groups == 1 and layer.dilations == (1, 1) and layer.weights.shape[2] > 1
     if on_chip or layer.groups > 1 or layer.dilations[1] > 1 or layer.weights.shape[2] == 1:
         return layout == Im2colLayout.PIXELS
-    return layout != Im2colLayout.STRIPS or layer.dilations[0] == 1
+    return layout != Im2colLayout.STRIPS or (layer.dilations[0] == 1 and not layer.planes)
 
 
 def strips_of(layer: ConvLayer, layout: Im2colLayout, columns: int, n: int) -> tuple[ConvLayer, int]:
@@ -244,7 +244,7 @@ def reads_rows(layer: ConvLayer, on_chip: bool, n: int) -> bool:
     need more passes of MATRIX. With either, as many strips are gathered as balance FUSE with the other unit; the method
     is that with fewer cycles, if the output is in DRAM.
     """
-    if on_chip:
+    if on_chip or layer.planes:
         return True
     out_c, in_c = len(layer.weights), layer.weights.shape[3]
     wide, pixels = strips_of(layer, Im2colLayout.GATHERED, layer.shapes[layer.y].w, n)
@@ -263,6 +263,15 @@ def reads_rows(layer: ConvLayer, on_chip: bool, n: int) -> bool:
 
     with_loads = max(cycles(bus, load), by_strips)
     return cycles(by_strips, by_rows - by_strips) < _MAX_BY_ROWS * with_loads
+
+
+def plane_beats(rows: int, columns: int, channels: int, n: int, stores: float = 0.0) -> float:
+    """Return the bus beats for loading rows of planes, including the time in which the bus waits for LOAD.
+
+    LOAD transposes a pixel per cycle. Meanwhile, results can be stored, for which the bus needs `stores` beats.
+    """
+    beats = channels * ceil_div(columns, n) * (1 if columns % n == 0 else 2)
+    return max(rows * beats, rows * columns - stores)
 
 
 def source_columns(layer: ConvLayer, x: Image, strips: int) -> int:
@@ -310,7 +319,7 @@ def gather_cycles(
 
 def layout_of(layer: ConvLayer, schedule: LayerSchedule, x: TensorLayout) -> Im2colLayout:
     """Return the layout that a schedule selects, or `PIXELS` if the convolution does not support it."""
-    if schedule.im2col and x.pixel == x.c:
+    if schedule.im2col and (x.plane or x.pixel == x.c):
         layout = Im2colLayout.GATHERED if schedule.fold_kernel_width else Im2colLayout.STRIPS
         if can_fold(layer, x.on_chip, layout):
             return layout

@@ -82,7 +82,8 @@ NO_FORMAT = WeightWork(1.0, 1.0, 1.0, 1.0, 1.0)
     "outputs_per_group",
     "factors",
     "correction",
-    added=("outputs_per_group", "factors", "correction"),
+    "planes",
+    added=("outputs_per_group", "factors", "correction", "planes"),
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConvLayer(Layer):
@@ -111,6 +112,8 @@ class ConvLayer(Layer):
     correction : int8 array of the shape of `weights`, or None
         Second summands of weights that do not fit 8 bits, such as those with a zero point for each channel: products of
         the inputs with these are added to the sums. None: there are none.
+    planes : bool
+        True if the input is in DRAM in planes, one for each channel, which LOAD transposes to pixels.
     """
 
     weights: NDArray
@@ -124,6 +127,7 @@ class ConvLayer(Layer):
     outputs_per_group: int = 0
     factors: NDArray[np.uint8] | None = None
     correction: NDArray[np.int8] | None = None
+    planes: bool = False
 
     @property
     def summands(self) -> tuple[tuple[NDArray, int], ...]:

@@ -13,6 +13,7 @@ from compiler.layers.conv.input_layout import (
     can_share_rows,
     gather_cycles,
     pack_pixels,
+    plane_beats,
     reads_rows,
     row_phases,
     shared_rows,
@@ -166,10 +167,11 @@ class _Cut:
             _COMMON_SCALE_SLOWDOWN if s.common_scale and layer.drain.common_scale else 1
         )
 
-    def image(self, rows: int, part: int, block: int) -> float:
+    def image(self, rows: int, part: int, block: int, *, first: bool = False) -> float:
         """Return the bus beats for loading the input of `rows` output rows.
 
-        `part` is the index of a range of input channels, `block` the first block of output channels of the tile.
+        `part` is the index of a range of input channels, `block` the first block of output channels of the tile. The
+        `first` input is loaded before there are results.
         """
         if self.context.x_on_chip:
             return 0.0
@@ -179,6 +181,9 @@ class _Cut:
             return count * max((self.wide.weights.shape[2] * x.c + n - 1) / n + _STRIP_LINE_BEATS, least)
         reach = (self.kernel_h - 1) * self.layer.dilations[0] + 1
         count = input_rows(rows, self.stride, reach, x.h)
+        if self.layer.planes:
+            stores = 0.0 if self.context.y_on_chip or first else rows * self.y.w * self.y.c * self.size / n
+            return plane_beats(count, x.w, self.in_c, n, stores)
         if self.loaded:
             strips = ceil_div(self.loaded, self.strip_pixels) * ((rows - 1) * self.stride + self.kernel_h)
             beats = strips * max((self.wide.weights.shape[2] * x.c + n - 1) / n + SHORT_LINE_BEATS, least)
@@ -454,9 +459,10 @@ class _Tile:
             return []
         high = min(cut.rows_per_load, cut.y.h - self.key[2])
         if self.first and until < high:
-            early, cut.early[key] = cut.early.get(key, 0.0), cut.image(until, k, self.block)
+            early, cut.early[key] = cut.early.get(key, 0.0), cut.image(until, k, self.block, first=True)
             return [("f", (*key, until), max(cut.early[key] - early, 0.0))]
-        return [("x", key, cut.image(high, k, self.block) - cut.early.pop(key, 0.0))]
+        beats = cut.image(high, k, self.block, first=self.key == (0, 0, 0))
+        return [("x", key, max(beats - cut.early.pop(key, 0.0), 0.0))]
 
 
 def summand_bytes(drain: Drain, context: TilingContext, rows: int) -> int:

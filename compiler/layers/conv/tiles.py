@@ -2,15 +2,24 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, product
 
-from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
+from compiler.commands.commands import (
+    BufferMemory,
+    BufferRef,
+    CircularBuffer,
+    Command,
+    TensorLayout,
+    TileStep,
+)
 from compiler.commands.tile_buffers import (
     CodegenContext,
     ColumnStrip,
     image_lines,
     image_rows,
     pieces,
+    plane_lines,
     tile_buffers,
 )
 from compiler.layers.conv.input_layout import Im2colLayout, reads_rows, strips_of
@@ -545,8 +554,7 @@ class ConvImage:
         end = self.x.c if self.grouped else (self.group + 1) * self.in_c
         length = min(self.pixel, end - channel)
         inner = address.plus(self.left * self.pixel)
-        source = self.x.address(self._rows(*load_rows)[0] + part[0], 0, channel)
-        lines = image_lines(self.x, count, length, "dst", self.pixel, self.row)
+        start = self._rows(*load_rows)[0] + part[0]
         borders = ((self.left, 0), (self.right, (self.left + self.x.w) * self.pixel))
         return [
             *(
@@ -554,8 +562,27 @@ class ConvImage:
                 for columns, offset in borders
                 if columns
             ),
-            self.context.command(Unit.LOAD, dram=source, dst=inner, **lines),
+            *self._image_loads(self.x, (start, count), channel, length, inner, (self.pixel, self.row)),
         ]
+
+    def _image_loads(
+        self,
+        image: TensorLayout,
+        part: Rows,
+        channel: int,
+        length: int,
+        address: BufferRef,
+        pitch: tuple[int, int],
+    ) -> list[Command]:
+        """Return the loads of `length` channels of some rows of an image, with distances of pixels and rows `pitch`."""
+        (start, count), load = part, partial(self.context.command, Unit.LOAD)
+        if image.plane:
+            return [
+                load(dram=image.address(start + y, x, channel), dst=address.plus(offset), **fields)
+                for y, x, offset, fields in plane_lines(image, count, length, *pitch, self.n)
+            ]
+        lines = image_lines(image, count, length, "dst", *pitch)
+        return [load(dram=image.address(start, 0, channel), dst=address, **lines)]
 
     def _strips(self, load_rows: Rows, part: Rows, _: int, address: BufferRef) -> list[Command]:
         """Return the loads of some rows of the strips that FUSE does not gather, and the fills of the padding."""
@@ -656,8 +683,7 @@ class ConvImage:
         before, after = self._source_padding
         pixel, row = self._source_pitch
         low, high = max(left, 0), min(right, self.x.w)
-        lines = image_lines(self.x.columns(low, high - low), count, pixel, "dst", pixel, row)
-        source, inner = self.x.address(first, low), address.plus((before + low) * pixel)
+        image, inner = self.x.columns(low, high - low), address.plus((before + low) * pixel)
         borders = ((0, before * (left < 0)), (before + self.x.w, after * (right > self.x.w)))
         return [
             *(
@@ -665,7 +691,7 @@ class ConvImage:
                 for column, columns in borders
                 if columns
             ),
-            self.context.command(Unit.LOAD, dram=source, dst=inner, **lines),
+            *self._image_loads(image, (first, count), 0, pixel, inner, (pixel, row)),
         ]
 
     @property

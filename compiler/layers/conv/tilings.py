@@ -14,6 +14,7 @@ from compiler.layers.conv.input_layout import (
     gather_cycles,
     pack_pixels,
     passes_per_pixel,
+    plane_beats,
     reads_rows,
     row_phases,
     shared_rows,
@@ -161,6 +162,8 @@ class ConvTiler:
         channels = min(columns * self.in_c, self.x.c) if self.grouped else self.in_c
         line = self.pitch * channels
         size = int(rows * line * part) + n + gathered
+        if self.layer.planes:
+            return size, part * plane_beats(rows, self.x.w, channels, n)
         if part == 1.0:
             if channels < self.x.c:  # only the channels of some groups are loaded
                 return size, lines(rows * self.x.w, channels, self.x.c, n)
@@ -325,7 +328,14 @@ class ConvTiler:
             w_beats * n / w_bytes * w_times * rows * layer.stored_rows(self.in_c, n)
             + x_times * row_loads * x_beats / part
         )
-        bus += 0 if context.y_on_chip else drain * size
+        if not context.y_on_chip:
+            bus += drain * size
+        if layer.planes:  # results are stored while LOAD transposes pixels
+            rows = input_rows(tile.rows_per_load, layer.strides[0], self.reach, self.x.h)
+            both = plane_beats(rows, self.x.w, self.in_c, n, rows * self.x.w) * row_loads
+            bus -= min(
+                x_times * (row_loads * x_beats / part - both), 0 if context.y_on_chip else drain * size
+            )
         x_stream = 0.0
         if x_buffers < row_loads * parts and not context.x_on_chip:
             side = parts if whole or kept else 1  # parts of an image in buffers at the same time

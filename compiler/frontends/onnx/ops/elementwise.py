@@ -30,7 +30,7 @@ from compiler.frontends.onnx.values import (
 )
 from compiler.ir.ops import OPS
 from compiler.ir.tensor import Tensor
-from compiler.layers.elementwise import broadcast_of, pair_broadcast
+from compiler.layers.elementwise import broadcast_of, one_row, pair_broadcast
 from compiler.layers.lowering_context import EIGHT_BITS
 from hw.errors import InputError
 
@@ -403,9 +403,13 @@ def _reduced_stack(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value
     inputs = [emitter.movable(value) if isinstance(value, DynamicValue) else value for value in inputs]
     kind = emitter.arithmetic(node, *[value for value in inputs if isinstance(value, DynamicValue)])
     order, rows = order_of(inputs, len(shape)), list[Tensor]()
-    for number, value in enumerate(inputs):
+    ranked_values = list[Value]()
+    for value in inputs:
         ones = set(range(len(shape) - len(value.shape)))
-        ranked = with_ones(emitter, value.name, _in_kind(emitter, value, kind), ones)
+        ranked_values.append(with_ones(emitter, value.name, _in_kind(emitter, value, kind), ones))
+    if kind.dtype in EIGHT_BITS:
+        return _extremes(emitter, node, ranked_values, shape, order, kind)
+    for number, ranked in enumerate(ranked_values):
         tensor = emitter.operand(broadcast_to(emitter, node, ranked, shape, f"operand{number}"), order, kind)
         rows.append(emitter.reshape(tensor, (1, *tensor.shape)))
     joined = emitter.emit(
@@ -413,6 +417,34 @@ def _reduced_stack(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value
     )
     op = "reduce_max" if node.op == "Max" else "reduce_min"
     return emitter.emit(node, op, [joined.tensor], shape, order, kind, axes=(0,), keep=False)
+
+
+def _extremes(
+    emitter: OnnxGraphBuilder,
+    node: FileNode,
+    values: list[Value],
+    shape: tuple[int, ...],
+    order: Order,
+    kind: ValueType,
+) -> DynamicValue:
+    """Return the minimum or maximum of 8-bit operands of equal rank, of two at a time.
+
+    The first operand has the shape of the result; others are repeated unless they are one row of channels.
+    """
+    values = sorted(values, key=lambda value: (isinstance(value, ConstantValue), value.shape != shape))
+    rows, full = list[Tensor](), arranged(shape, order)
+    for number, value in enumerate(values):
+        how = broadcast_of(arranged(value.shape, order), full)
+        if number == 0 or how is None or not one_row(how):
+            value = broadcast_to(emitter, node, value, shape, f"operand{number}")
+        rows.append(emitter.operand(value, order, kind))
+    op = "maximum" if node.op == "Max" else "minimum"
+    first, *others = rows
+    for number, other in enumerate(others, 1):
+        part = "" if number == len(others) else f"first{number + 1}"
+        made = emitter.emit(node, op, [first, other], shape, order, kind, part)
+        first = made.tensor
+    return made
 
 
 def _in_kind(emitter: OnnxGraphBuilder, value: Value, kind: ValueType) -> Value:

@@ -1,7 +1,7 @@
 """Conversion of ONNX pooling, reductions, CumSum and nearest-neighbor resizing."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -365,9 +365,7 @@ def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
         if not quantized:
             return [_interpolated_image(emitter, node, x, of_axes)]
     if quantized:
-        raise UnsupportedNodeError(
-            f"{why} of quantized values, except linearly with weights that differ in at most {_MAX_KINDS:,} ways"
-        )
+        raise UnsupportedNodeError(_unsupported_quantized(why, x, matrices))
     body = BodyBuilder(node, [x])
     made = body.given(0)
     for axis, parts in sorted(matrices.items(), reverse=True):
@@ -427,6 +425,18 @@ def _bilinear(
         ):
             return {"size": size, "corners": corners, "centers": centers}
     return None
+
+
+def _unsupported_quantized(why: str, x: DynamicValue, matrices: Mapping[int, Sequence[Any]]) -> str:
+    """Return the reason for which the accelerator does not resize quantized values."""
+    wanted = [part.matrix for parts in matrices.values() for part in parts]
+    kinds = _kinds(wanted)
+    if x.rank == 4 and matrices.keys() <= {2, 3} and kinds > _MAX_KINDS:
+        return (
+            f"{why} of quantized values: the pixels of the result have {kinds:,} different sets of weights, more than "
+            f"{_MAX_KINDS:,}"
+        )
+    return f"{why} of quantized values, except linearly along height and width, by an exact ratio of sizes"
 
 
 def _kinds(matrices: list[np.ndarray]) -> int:
