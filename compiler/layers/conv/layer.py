@@ -12,6 +12,7 @@ from compiler.ir.identity import identity
 from compiler.layers.base import Drain, Layer
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine
+from compiler.util.scaling import MAX_FACTOR_ERROR
 from compiler.util.tiles import ceil_div
 from cosim.semantics.packed_weights import packed_bytes
 from cosim.semantics.sparse_weights import is_sparse
@@ -351,6 +352,11 @@ def lower_block_dense(low: LoweringContext) -> Layer:
     if block % n and block < inputs:
         raise UnsupportedLoweringError(
             f"weights have factors for blocks of {block} inputs, not of a multiple of {n} as the target needs"
+        )
+    if factors.dtype != "uint8":
+        raise UnsupportedLoweringError(
+            "the scales for blocks of its weights differ too much for factors of 8 bits, whose rounding could change "
+            f"results by more than {MAX_FACTOR_ERROR} steps (root mean square)"
         )
     zero, x = zero_of(weights), affine(low.x)
     wide = np.repeat(factors.data, min(block, inputs), 1)[:, :inputs]
