@@ -296,7 +296,12 @@ def _factors_of(graph: Graph, node: Node, lanes: int) -> tuple[QuantizedConstant
     x, weights, scales, *bias = graph.ins(node)
     y, block = graph.out(node), node.attributes["block"]
     values, real = weights.data, [each.data for each in bias]
-    if values is None or scales.data is None or scales.dtype != "float32" or any(each is None for each in real):
+    if (
+        values is None
+        or scales.data is None
+        or scales.dtype != "float32"
+        or any(each is None for each in real)
+    ):
         return None
     if not lanes or (block % lanes and block < values.shape[1]) or x.dtype not in ("int8", "uint8"):
         return None

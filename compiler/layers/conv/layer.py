@@ -337,7 +337,8 @@ def lower_block_dense(low: LoweringContext) -> Layer:
     Raises
     ------
     UnsupportedLoweringError
-        The machine has no scaled sums, the blocks do not consist of whole tiles, or sums may exceed 32 bits.
+        The machine has no scaled sums, the blocks do not consist of whole tiles, the scales have not become factors, or
+        sums may exceed 32 bits.
     """
     graph, n = low.graph, low.config.n
     _, weights, factors, *rest = graph.ins(low.anchor)
@@ -347,13 +348,13 @@ def lower_block_dense(low: LoweringContext) -> Layer:
     block, inputs = low.anchor.attributes["block"], weights.shape[1]
     if not low.config.wide:
         raise UnsupportedLoweringError(
-            "weights have factors for blocks, which the target cannot apply (wide is 0)"
+            "weights have scales for blocks, which the target cannot apply (wide is 0)"
         )
     if block % n and block < inputs:
         raise UnsupportedLoweringError(
-            f"weights have factors for blocks of {block} inputs, not of a multiple of {n} as the target needs"
+            f"weights have scales for blocks of {block} inputs, not of a multiple of {n} as the target needs"
         )
-    if factors.dtype != "uint8":
+    if factors.dtype != "uint8" or (bias is not None and bias.dtype != "int32"):
         raise UnsupportedLoweringError(
             "the scales for blocks of its weights differ too much for factors of 8 bits, whose rounding could change "
             f"results by more than {MAX_FACTOR_ERROR} steps (root mean square)"
