@@ -616,8 +616,8 @@ def prune(
     Raises
     ------
     InputError
-        The model cannot be read, an argument is invalid, `train` is given for a model that is not a module, or there
-        is nothing to prune; the message says why.
+        The model cannot be read, an argument is invalid, `train` is given for a model that is not a module, the samples
+        lead to infinite values, or there is nothing to prune; the message says why.
 
     Examples
     --------
@@ -676,7 +676,7 @@ def _pruned_graph(graph: Graph, form: dict[str, Any], samples: Any, keep: Sequen
     from compiler.passes import simplify
     from compiler.quantize.plan import without_hybrids
     from compiler.quantize.ranges import samples_of, with_states
-    from compiler.quantize.weights import moments_of, pruned
+    from compiler.quantize.weights import moments_of_samples, pruned
     from compiler.reference import evaluate
 
     graph, _ = without_hybrids(simplify(graph))
@@ -708,7 +708,7 @@ def _pruned_graph(graph: Graph, form: dict[str, Any], samples: Any, keep: Sequen
         if not reasons.get(node.name, "another operator"):
             weights = graph.tensors[node.inputs[1]]
             assert weights.data is not None
-            moments = moments_of(node, weights.data, [each[node.inputs[0]] for each in values])
+            moments = moments_of_samples(graph, node, values)
             data = pruned(weights.data, moments=None if moments is None else moments[0], **form)
             changed[weights.name] = replace(weights, data=data)
     return rebuild(graph, graph, changed=changed)
@@ -821,4 +821,9 @@ def _module_moments(torch: Any, module: Any, layers: Mapping[str, Any], samples:
         module.train(training)
         for hook in hooks:
             hook.remove()
+    endless = [name for name, total in totals.items() if not torch.isfinite(total).all()]
+    if endless:
+        raise InputError(
+            f"samples: the input of {shown(endless[0])} must be finite, but has infinite values or NaN"
+        )
     return {name: (total / counts[name]).cpu().numpy() for name, total in totals.items()}

@@ -3,7 +3,8 @@
 `ModelCompiler` runs the stages that do not depend on a schedule, in this order:
 
 1. the graph passes (`compiler.passes.PASSES`);
-2. quantization of a float model, or replacement of float chains in a quantized model by lookup tables;
+2. quantization of a float model, or, in a quantized model, replacement of float chains by lookup tables and of scales
+   for blocks of weights by factors;
 3. rewriting of comparisons and selections (`passes.canonicalize.canonicalize_logic`), and removal of redundant nodes
    and channels (`compiler.passes.reduce_graph`) and exact changes of kernel sizes (`compiler.passes.kernel_sizes`),
    unless the estimated cycles rise; then approximations, if they are switched on (`compiler.passes.approximations`);
@@ -67,6 +68,7 @@ from compiler.quantize import QuantizationReport, quantize
 from compiler.quantize.plan import is_float, left_float, obstacle
 from compiler.quantize.ranges import random_samples
 from compiler.quantize.report import WeightReport
+from compiler.quantize.rewrite import factor_blocks
 from compiler.reference import Kernels
 from compiler.reference.control import MAX_ITERATIONS
 from compiler.runtime.batch_sizes import with_sizes
@@ -300,7 +302,7 @@ class ModelCompiler:
 def _integer_graph(
     graph: Graph, config: MlaConfig, options: CompileOptions
 ) -> tuple[Graph, QuantizationReport | None]:
-    """Quantize a float model and report on it; in a quantized model, replace float chains by lookup tables."""
+    """Quantize a float model and report on it; in a quantized model, replace float chains and scales for blocks."""
     why = obstacle(graph)
     if why is None:
         return _quantized(graph, config, options)
@@ -310,7 +312,7 @@ def _integer_graph(
         raise InputError(f"keep_float is for float models; {graph.name} {why}")
     if options.int16:
         raise InputError(f"int16 is for float models; {graph.name} {why}")
-    graph = chains_as_tables(graph, options.rounding)
+    graph = factor_blocks(chains_as_tables(graph, options.rounding), _lanes(config))
     if options.accuracy_budget is None:
         return graph, None
     graph, weights = _with_bits(graph, config, options)

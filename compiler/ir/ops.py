@@ -239,8 +239,8 @@ OPS: dict[str, Spec] = {
     ),
     "block_dense": Spec(
         (3, 4),
-        "x times transposed weights, each times the factor of its output and of its block of inputs, plus bias, over "
-        "the last dimension",
+        "x times transposed weights, each times the factor or scale of its output and of its block of inputs, plus "
+        "bias, over the last dimension",
         {"block": "positive"},
         quantized=QuantizedForm.BLOCKS,
         batch=BatchRule.DENSE,

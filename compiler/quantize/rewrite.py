@@ -1,14 +1,14 @@
 """Rewriting of a float graph into a quantized one, node by node, and quantization of its constants."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.frontends.builder import GraphBuilder
-from compiler.ir.graph import Graph, Node, unused_name
+from compiler.ir.graph import Graph, Node, rebuild, unused_name
 from compiler.ir.ops import OPS
 from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from compiler.lowering.partition import BOUNDARY_REASON
@@ -24,11 +24,20 @@ from compiler.quantize.weights import (
     moments_of,
     with_few_bits,
 )
-from compiler.util.scaling import block_factors
+from compiler.util.scaling import (
+    MAX_FACTOR_ERROR,
+    BlockFactors,
+    along_blocks,
+    block_factors,
+    factor_errors,
+    signed_blocks,
+)
 
 #: Minimum scale of a channel relative to the largest scale; weights that would need a smaller one have no visible
 #: effect.
 _MIN_RELATIVE_SCALE = 2.0**-20
+#: Maximum number of rows of operands with which the errors of factors are measured.
+_MAX_ROWS = 512
 #: Largest relative error of a number that is rounded to float32.
 _ROUNDING = 2.0**-24
 
@@ -214,6 +223,100 @@ def quantized_operand(
     return QuantizedConstant(stored(np.nan_to_num(values), q, dtype), q)
 
 
+def factored(
+    values: NDArray, scales: NDArray, block: int, bias: NDArray | None, x_scale: float
+) -> tuple[BlockFactors, tuple[QuantizedConstant, QuantizedConstant, QuantizedConstant]] | None:
+    """Return weights with a factor for each block, also as constants: the integers, the factors and the bias.
+
+    Parameters
+    ----------
+    values, scales, block
+        As for `block_factors`.
+    bias : (outputs,) float array or None
+        Bias of each output; None: 0.
+    x_scale : float
+        Scale of the activation that the weights multiply.
+
+    Returns
+    -------
+    BlockFactors and constants, or None
+        None if `block_factors` returns None.
+    """
+    bias = np.zeros(len(values)) if bias is None else bias.astype(np.float64)
+    least = np.maximum(np.abs(bias) / (x_scale * MAX_BIAS), MIN_SCALE)
+    found = block_factors(values, scales, block, least)
+    if found is None:
+        return None
+    product = (np.float32(x_scale) * found.scales).astype(np.float32)
+    steps = np.clip(np.rint(bias / product.astype(np.float64)), -MAX_BIAS, MAX_BIAS).astype(np.int32)
+    return found, (
+        QuantizedConstant(found.values, _per_axis(found.scales, 0)),
+        QuantizedConstant(found.factors, IDENTITY),
+        QuantizedConstant(steps, _per_axis(product, 0)),
+    )
+
+
+def factor_blocks(graph: Graph, lanes: int) -> Graph:
+    """Replace the scales for blocks of weights of products of quantized activations by factors.
+
+    A product remains as it is, with the exact scales, if the target cannot apply factors to its blocks, or if the error
+    of a result due to their rounding (`factor_errors`) may exceed half a step.
+
+    Parameters
+    ----------
+    graph : Graph
+        A quantized graph.
+    lanes : int
+        Rows of a tile of weights on the target; 0 if it has no scaled sums.
+    """
+    changed: dict[str, Tensor] = {}
+
+    def replaced(node: Node) -> Node:
+        if node.bodies:
+            bodies = tuple(factor_blocks(body, lanes) for body in node.bodies)
+            same = all(new is old for new, old in zip(bodies, node.bodies, strict=True))
+            return node if same else replace(node, bodies=bodies)
+        constants = _factors_of(graph, node, lanes) if node.op == "block_dense" else None
+        if constants is None:
+            return node
+        names = [unused_name(f"{name}:factored", graph.tensors, changed) for name in node.inputs[1:]]
+        for name, each in zip(names, constants, strict=False):
+            data = each.data
+            q = None if each.quantization == IDENTITY else each.quantization
+            changed[name] = Tensor(name, data.shape, data.dtype.name, q, data)
+        return replace(node, inputs=(node.inputs[0], *names))
+
+    nodes = [replaced(node) for node in graph]
+    same = all(new is old for new, old in zip(nodes, graph, strict=True))
+    return graph if same else rebuild(graph, nodes, changed=changed)
+
+
+def _factors_of(graph: Graph, node: Node, lanes: int) -> tuple[QuantizedConstant, ...] | None:
+    """Return the weights, factors and bias of a product with exact scales for blocks; None if these must remain."""
+    x, weights, scales, *bias = graph.ins(node)
+    y, block = graph.out(node), node.attributes["block"]
+    values, real = weights.data, [each.data for each in bias]
+    if (
+        values is None
+        or scales.data is None
+        or scales.dtype != "float32"
+        or any(each is None for each in real)
+    ):
+        return None
+    if not lanes or (block % lanes and block < values.shape[1]) or x.dtype not in ("int8", "uint8"):
+        return None
+    if not (x.quantization and x.quantization.whole and y.quantization and y.quantization.whole):
+        return None
+    x_scale, zero, limits = x.quantization.scale[0], x.quantization.zero_point[0], np.iinfo(x.dtype)
+    made = factored(values, scales.data, block, real[0] if real else None, x_scale)
+    if made is None or not np.isfinite(made[1][2].quantization.scale).all():
+        return None
+    ends, integers = (int(limits.min) - zero, int(limits.max) - zero), np.iinfo(y.dtype)
+    size = int(integers.max) - int(integers.min) + 1
+    errors = factor_errors(made[0], scales.data, block, ends, x_scale / y.quantization.scale[0], size)
+    return made[1] if (errors <= MAX_FACTOR_ERROR).all() else None
+
+
 class Rewriter:
     """Rewriter of one float graph into a quantized graph.
 
@@ -323,7 +426,7 @@ class Rewriter:
         if node.op in WEIGHTED:
             return self._weighted(node)
         if node.op == "block_dense":
-            return self._with_factors(node)
+            return self._with_factors(node, q)
         if node.op in NORMS:
             x = self._as_integers(first, self._type(node))
             return [x, *(self._as_float(name, "") for name in node.inputs[1:])]
@@ -393,24 +496,38 @@ class Rewriter:
         parts = [weights] if fixed is None else [weights, fixed]
         return [x, *(self._constant(n, part) for n, part in zip(names, parts, strict=False))]
 
-    def _with_factors(self, node: Node) -> list[Tensor]:
-        """Return the operands of a product whose weights have scales for blocks, which become factors."""
-        x = self._as_integers(node.inputs[0], "int8")
+    def _with_factors(self, node: Node, q: Quantization) -> list[Tensor]:
+        """Return the operands of a product whose weights have scales for blocks.
+
+        The scales become factors unless their rounding could be noticed in results with quantization q.
+        """
+        x, block = self._as_integers(node.inputs[0], "int8"), node.attributes["block"]
         values, scales, *given = (self.graph.tensors[name].data for name in node.inputs[1:])
         assert values is not None and scales is not None and x.quantization is not None
-        bias, x_scale = given[0] if given else np.zeros(len(values)), x.quantization.scale[0]
-        assert bias is not None
-        least = np.maximum(np.abs(bias.astype(np.float64)) / (x_scale * MAX_BIAS), MIN_SCALE)
-        found = block_factors(values, scales, node.attributes["block"], least)
-        assert found is not None  # other nodes have become dense nodes
-        product = (np.float32(x_scale) * found.scales).astype(np.float32)
-        steps = np.clip(np.rint(bias / product.astype(np.float64)), -MAX_BIAS, MAX_BIAS).astype(np.int32)
-        constants = (
-            QuantizedConstant(found.values, _per_axis(found.scales, 0)),
-            QuantizedConstant(found.factors, IDENTITY),
-            QuantizedConstant(steps, _per_axis(product, 0)),
-        )
-        return [x, *(self._constant(*each) for each in zip(node.inputs[1:], constants, strict=False))]
+        made = factored(values, scales, block, given[0] if given else None, x.quantization.scale[0])
+        assert made is not None  # other nodes have become dense nodes
+        found, constants = made
+        rows = [each[node.inputs[0]].reshape(-1, values.shape[1]) for each in self.values]
+        step = q.scale[0] * (256 if node.outputs[0] in self.wide else 1)
+        if rows:
+            change = found.factors * found.scales[:, None].astype(np.float64) - np.abs(scales)
+            wrong = found.values * along_blocks(change, block, values.shape[1])
+            taken = np.concatenate([each[:: -(-len(each) * len(rows) // _MAX_ROWS)] for each in rows])
+            errors = np.sqrt(np.square(taken.astype(np.float64) @ wrong.T).mean(0)) / step
+        else:
+            ends = -128 - x.quantization.zero_point[0], 127 - x.quantization.zero_point[0]
+            errors = factor_errors(found, scales, block, ends, x.quantization.scale[0] / step, 256)
+        names = node.inputs[1:]
+        if (errors <= MAX_FACTOR_ERROR).all():
+            return [x, *(self._constant(*each) for each in zip(names, constants, strict=False))]
+        signed = signed_blocks(values, scales, block)
+        assert signed is not None
+        exact = (signed, np.abs(scales).astype(np.float32), *given)
+        return [x, *(self._float_constant(*each) for each in zip(names, exact, strict=True))]
+
+    def _float_constant(self, name: str, data: NDArray) -> Tensor:
+        """Return a constant without quantization."""
+        return self.build.constant(self._unused(f"{name}:exact"), data)
 
     def _expected_error(
         self, node: Node, weights: QuantizedConstant, exact: NDArray
@@ -423,7 +540,9 @@ class Rewriter:
 
     def _constant(self, name: str, fixed: QuantizedConstant) -> Tensor:
         key = (name, fixed.data.dtype.name, fixed.quantization)
-        if key not in self._constants:
+        made = self._constants.get(key)
+        # Products that share scales may have other factors.
+        if made is None or made.data is None or not np.array_equal(made.data, fixed.data):
             unused = self._unused(f"{name}:int")
             self._constants[key] = self.build.constant(unused, fixed.data, fixed.quantization)
         return self._constants[key]

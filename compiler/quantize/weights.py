@@ -634,7 +634,7 @@ def group_weights(
     ------
     InputError
         `bits` or `group` is out of range, a name is not that of such a node with constant float weights, the samples
-        do not match the inputs, or the graph is not a Graph.
+        do not match the inputs or have infinite values, or the graph is not a Graph.
     """
     checks.of_type("graph", graph, Graph, "a Graph, for example of compiler.frontends.model.read_model")
     weight_range(bits)
@@ -659,7 +659,7 @@ def group_weights(
     for node in chosen:
         exact = graph.ins(node)[1]
         assert exact.data is not None
-        moments = moments_of(node, exact.data, [each[node.inputs[0]] for each in values])
+        moments = moments_of_samples(graph, node, values)
         found = quantize_groups(
             exact.data.reshape(len(exact.data), -1),
             bits,
@@ -858,6 +858,32 @@ def moments_of(node: Node, weights: NDArray, values: Sequence[NDArray]) -> Real 
     """
     found = statistics_of(node, weights, values)
     return None if found is None else found[0]
+
+
+def moments_of_samples(graph: Graph, node: Node, values: Sequence[Mapping[str, NDArray]]) -> Real | None:
+    """Return the moments of the operand of a product with constant weights, as `moments_of`.
+
+    Parameters
+    ----------
+    graph : Graph
+        The graph of the node.
+    node : Node
+        The product.
+    values : list of dict
+        Values of all tensors for some samples.
+
+    Raises
+    ------
+    InputError
+        An operand has infinite values.
+    """
+    name, weights = node.inputs[0], graph.ins(node)[1].data
+    assert weights is not None
+    operands = [each[name] for each in values]
+    if not all(np.isfinite(each).all() for each in operands):
+        what = f"input {name!r}" if name in graph.inputs else f"{name!r}, which {node.name!r} multiplies,"
+        raise InputError(f"samples: {what} must be finite, but has infinite values")
+    return moments_of(node, weights, operands)
 
 
 def statistics_of(node: Node, weights: NDArray, values: Sequence[NDArray]) -> tuple[Real, Real] | None:

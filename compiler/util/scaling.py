@@ -27,6 +27,10 @@ _MAX_PRODUCTS = 1 << 30
 _LEAST_SCALE = float(np.finfo(np.float32).tiny)
 #: Range of the differences between 8-bit activations and their zero point.
 _RANGE = 255
+#: Largest root-mean-square error of results due to the rounding of scales to factors, in steps of the result.
+MAX_FACTOR_ERROR = 0.5
+#: Largest root-mean-square of results for which this error is computed, as a share of the range of their type.
+_LARGE_RESULT = 0.25
 
 
 class BlockFactors(NamedTuple):
@@ -37,7 +41,7 @@ class BlockFactors(NamedTuple):
     values : (outputs, inputs) int8 array
         Integers of the weights.
     factors : (outputs, blocks) uint8 array
-        Factors of the blocks, 1..255.
+        Factors of the blocks, 0..255.
     scales : (outputs,) float32 array
         Positive scale of each output; a weight is value * factor * scale.
     """
@@ -47,6 +51,22 @@ class BlockFactors(NamedTuple):
     scales: NDArray[np.float32]
 
 
+def signed_blocks(values: NDArray, scales: NDArray, block: int) -> NDArray[np.int8] | None:
+    """Return integers of weights for positive scales: those of blocks with a negative scale are negated.
+
+    Parameters are those of `block_factors`. Returns None if an integer does not fit int8 or a scale is not finite.
+    """
+    if not np.isfinite(scales).all():
+        return None
+    whole = values.astype(np.int64) * along_blocks(np.sign(scales).astype(np.int64), block, values.shape[1])
+    return whole.astype(np.int8) if whole.size and whole.min() >= -128 and whole.max() <= 127 else None
+
+
+def along_blocks(each: NDArray, block: int, inputs: int) -> NDArray:
+    """Return an array (outputs, blocks) with each element repeated for the inputs of its block: (outputs, inputs)."""
+    return np.repeat(each, min(block, inputs), 1)[:, :inputs]
+
+
 def block_factors(
     values: NDArray, scales: NDArray, block: int, least: ArrayLike = _LEAST_SCALE
 ) -> BlockFactors | None:
@@ -54,7 +74,7 @@ def block_factors(
 
     The largest factor of an output is 255, or the largest one with which its sums of products with 8-bit activations,
     for any zero point, do not exceed 2**30. The scale of an output is its largest scale divided by this factor, and the
-    other factors are rounded to the nearest integer, at least 1. Weights of blocks with a negative scale are negated.
+    other factors are rounded to the nearest integer. Weights of blocks with a negative scale are negated.
 
     Parameters
     ----------
@@ -73,32 +93,76 @@ def block_factors(
         None if an integer does not fit int8, a scale is not finite, or the largest factor of an output would be less
         than 32.
     """
-    inputs = values.shape[1]
-    size = min(block, inputs)
-
-    def along(each: NDArray) -> NDArray:
-        return np.repeat(each, size, 1)[:, :inputs]
-
-    if not np.isfinite(scales).all():
+    signed = signed_blocks(values, scales, block)
+    if signed is None:
         return None
-    whole = values.astype(np.int64) * along(np.sign(scales).astype(np.int64))
-    if not whole.size or whole.min() < -128 or whole.max() > 127:
-        return None
+    whole = signed.astype(np.int64)
     positive = np.abs(scales).astype(np.float64)
     largest = positive.max(1)
     largest = np.where(largest > 0, largest, 1.0)
     limit = np.full(len(largest), _MAX_FACTOR)
-    starts = np.arange(0, inputs, size)
+    starts = _starts(values.shape[1], block)
     sums = [np.add.reduceat(np.maximum(each, 0), starts, 1) for each in (whole, -whole)]
     while limit.min() >= _LEAST_MAX_FACTOR:
         units = np.maximum(largest / limit, least).astype(np.float32)
-        factors = np.clip(np.rint(positive / units[:, None].astype(np.float64)), 1, limit[:, None])
+        factors = np.clip(np.rint(positive / units[:, None].astype(np.float64)), 0, limit[:, None])
         reached = np.maximum(*((each * factors).sum(1) for each in sums)) * _RANGE
         if (reached <= _MAX_PRODUCTS).all():
-            return BlockFactors(whole.astype(np.int8), factors.astype(np.uint8), units)
+            return BlockFactors(signed, factors.astype(np.uint8), units)
         smaller = np.floor(limit * (_MAX_PRODUCTS / np.maximum(reached, 1))).astype(np.int64)
         limit = np.where(reached > _MAX_PRODUCTS, np.minimum(smaller, limit - 1), limit)
     return None
+
+
+def _starts(inputs: int, block: int) -> NDArray:
+    """Return the first input of each block."""
+    return np.arange(0, inputs, min(block, inputs))
+
+
+def factor_errors(
+    found: BlockFactors, scales: NDArray, block: int, ends: tuple[int, int], ratio: float, size: int
+) -> NDArray[np.float64]:
+    """Return the root-mean-square errors of results that are due to the rounding of scales to factors.
+
+    An activation is a random integer of the type, independent of others. Its amplitude may be smaller in some blocks,
+    even zero, and the errors returned are the largest that are possible with a root-mean-square of the result of at
+    most a quarter of its range, for larger ones saturate. With e the error of the scale s of a block, and p^2 the mean
+    square of its sum of products in steps of the result, the square of the error is the sum of (e/s)^2 t p^2, where
+    the shares t of 0..1 have a limited sum of t p^2. It is largest with t = 1 for the blocks with the largest e/s.
+
+    Parameters
+    ----------
+    found : BlockFactors
+        The factors.
+    scales : (outputs, blocks) float array
+        Exact scale of each block.
+    block : int
+        Inputs of a block.
+    ends : pair of int
+        Smallest and largest activation, as integers minus the zero point.
+    ratio : float
+        Scale of the activations divided by that of the results.
+    size : int
+        Number of integers of the type of the results.
+
+    Returns
+    -------
+    (outputs,) float64 array
+        Errors in steps of the results.
+    """
+    low, high = ends
+    mean, variance = (low + high) / 2, ((high - low + 1) ** 2 - 1) / 12
+    starts, weights = _starts(found.values.shape[1], block), found.values.astype(np.float64)
+    sums, squares = (np.add.reduceat(each, starts, 1) for each in (weights, np.square(weights)))
+    exact = np.abs(scales).astype(np.float64)
+    errors = found.factors * found.scales[:, None].astype(np.float64) - exact
+    relative = np.square(np.divide(errors, exact, out=np.zeros_like(exact), where=exact > 0))
+    order = np.argsort(-relative, 1, kind="stable")
+    powers = np.square(exact * ratio) * (mean**2 * np.square(sums) + variance * squares)
+    relative, powers = (np.take_along_axis(each, order, 1) for each in (relative, powers))
+    before = np.cumsum(powers, 1) - powers
+    shares = np.clip((_LARGE_RESULT * size) ** 2 - before, 0, powers)
+    return np.sqrt((relative * shares).sum(1))
 
 
 def quantize_multiplier(scale: float) -> tuple[int, int]:

@@ -179,7 +179,7 @@ def test_blocks_of_whole_tiles_of_int4_are_wide(block: int, high: int, wide: int
     ("changes", "block", "high", "why"),
     [
         ({"wide": 0, "sparse": 0}, 32, 7, "wide is 0"),
-        ({}, 24, 7, "blocks of 24 inputs, not of a multiple of 16"),
+        ({}, 24, 7, "scales for blocks of 24 inputs, not of a multiple of 16"),
         ({}, 32, 127, "may exceed 32 bits"),
     ],
     ids=["no scaled sums", "other blocks", "large sums"],

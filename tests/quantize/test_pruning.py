@@ -1,5 +1,6 @@
 """Pruning of weights: the patterns, the accuracy of pruned networks, and the cycles that zero tiles save."""
 
+import warnings
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -275,3 +276,27 @@ def test_masks_of_lists() -> None:
         [False, True, True, False],
         [True, False, False, True],
     ]
+
+
+@pytest.mark.parametrize("pattern", ["2:4", "tiles", "groups"])
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (np.inf, "samples: input 'x' must be finite, but has infinite values"),
+        (1e38, "samples: .* which .* multiplies, must be finite, but has infinite values"),
+    ],
+)
+def test_samples_with_infinite_values(
+    size: float, text: str, pattern: str, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    weights = {name: numbers(64, 64, seed=seed, scale=50) for seed, name in enumerate("ab")}
+    x = rng.normal(size=(4, 1, 64)).astype(np.float32)
+    x[1, 0, 3] = size
+    nodes = [node("MatMul", "x a", "h"), node("MatMul", "h b", "y")]
+    graph = read(tmp_path, model(nodes, {"x": x[0]}, ["y"], weights))
+    with warnings.catch_warnings(), pytest.raises(InputError, match=text):
+        warnings.simplefilter("error")
+        if pattern == "groups":
+            group_weights(graph, samples={"x": x})
+        else:
+            compiler.prune(graph, pattern, samples={"x": x})

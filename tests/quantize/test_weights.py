@@ -20,7 +20,7 @@ from compiler.quantize.weights import (
 )
 from compiler.reference import evaluate
 from compiler.runtime.session import Session, dram_bytes
-from compiler.util.scaling import block_factors
+from compiler.util.scaling import block_factors, factor_errors
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.errors import InputError
@@ -157,18 +157,45 @@ def test_factors_are_the_nearest_with_which_sums_fit(bits, rng) -> None:
             assert bits == 8 or -low > 127
             continue
         assert np.array_equal(found.values, values * signs)
-        assert found.factors.min() >= 1
         factors = np.repeat(found.factors.astype(np.int64), block, 1)[:, :inputs]
         for each in (found.values, -found.values):
             assert (np.maximum(each, 0).astype(np.int64) * factors).sum(1).max() * 255 <= 1 << 30
         units = found.scales[:, None].astype(np.float64)
         errors = np.abs(factors * units - wide)
-        # Scales of less than half a unit have the factor 1.
-        assert (errors <= np.maximum(0.5001 * units, units - wide)).all()
-        whole = np.abs(scales).max(1)
-        assert np.allclose(
-            found.factors.max(1) * found.scales, np.where(whole > 0, whole, found.scales), rtol=1e-6
-        )
+        assert (errors <= 0.5001 * units).all()
+        assert np.allclose(found.factors.max(1) * found.scales, np.abs(scales).max(1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("low", [-128, 0], ids=["symmetric", "not negative"])
+def test_errors_of_factors_are_those_of_random_activations(low: int, rng: np.random.Generator) -> None:
+    """Of independent activations of the full range, and of zeros except in the blocks with the largest errors."""
+    values = rng.integers(-8, 8, (6, 128))
+    scales = np.exp(rng.normal(0, 2, (6, 4)))
+    found = block_factors(values, scales, 32)
+    assert found is not None
+    wrong = np.repeat(found.factors * found.scales[:, None].astype(np.float64) - scales, 32, 1) * values
+    exact, x = (
+        np.repeat(scales, 32, 1) * values,
+        rng.integers(low, low + 256, (200_000, 128)).astype(np.float64),
+    )
+    errors = factor_errors(found, scales, 32, (low, low + 255), 1e-9, 256)
+    parts = np.square(
+        (x * 1e-9).reshape(-1, 4, 32).transpose(1, 0, 2) @ wrong.reshape(6, 4, 32).transpose(1, 2, 0)
+    )
+    np.testing.assert_allclose(errors, np.sqrt(parts.mean(1).sum(0)), rtol=0.03)
+    relative = np.abs(found.factors * found.scales[:, None].astype(np.float64) / scales - 1)
+    for output, block in enumerate(relative.argmax(1)):
+        only = np.repeat(np.arange(4) == block, 32)
+        size = np.sqrt(np.square((x * only) @ exact[output]).mean())
+        # With results of a quarter of the range, the error is that of the block with the largest relative error.
+        most = factor_errors(found, scales, 32, (low, low + 255), 64 / size, 256)[output]
+        noise = np.sqrt(np.square((x * only) @ wrong[output]).mean()) * 64 / size
+        np.testing.assert_allclose(most, noise, rtol=0.03)
+
+
+def test_negligible_blocks_have_the_factor_0() -> None:
+    found = block_factors(np.ones((1, 96), int), np.array([[1.0, 0.001, 0.003]]), 32)
+    assert found is not None and found.factors.tolist() == [[255, 0, 1]]
 
 
 def test_factors_of_large_sums_are_smaller_or_impossible() -> None:

@@ -104,3 +104,11 @@ def test_layers_of_a_container_are_kept() -> None:
 def test_wrong_arguments(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match=text):
         compiler.prune(nn.Sequential(nn.Linear(64, 32)), "2:4", **arguments)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_samples_that_are_not_finite(value: float) -> None:
+    x = torch.zeros(4, 1, 8, 8)
+    x[2, 0, 1, 1] = value
+    with pytest.raises(InputError, match="samples: the input of '0' must be finite"):
+        compiler.prune(network(), "2:4", samples=x)

@@ -539,7 +539,7 @@ KIND = LayerKind(
         "dense": Lowering(lower_dense, CONVOLUTION, strided_output=True, epilogue=True),
         "block_dense": Lowering(
             lower_block_dense,
-            ElementTypes((BYTES, BYTES, ("uint8",), ("int32",)), INTEGERS),
+            ElementTypes((BYTES, BYTES, ("uint8", "float32"), ("int32", "float32")), INTEGERS),
             strided_output=True,
             epilogue=True,
         ),

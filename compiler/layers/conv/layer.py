@@ -20,6 +20,7 @@ from compiler.layers.epilogue_lowering import (
     zero_of,
 )
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine
+from compiler.util.scaling import MAX_FACTOR_ERROR
 from compiler.util.tiles import ceil_div
 from cosim.semantics.packed_weights import packed_bytes
 from cosim.semantics.sparse_weights import is_sparse
@@ -394,7 +395,8 @@ def lower_block_dense(low: LoweringContext) -> Layer:
     Raises
     ------
     UnsupportedLoweringError
-        The machine has no scaled sums, the blocks do not consist of whole tiles, or sums may exceed 32 bits.
+        The machine has no scaled sums, the blocks do not consist of whole tiles, the scales have not become factors, or
+        sums may exceed 32 bits.
     """
     graph, n = low.graph, low.config.n
     _, weights, factors, *rest = graph.ins(low.anchor)
@@ -404,11 +406,16 @@ def lower_block_dense(low: LoweringContext) -> Layer:
     block, inputs = low.anchor.attributes["block"], weights.shape[1]
     if not low.config.wide:
         raise UnsupportedLoweringError(
-            "weights have factors for blocks, which the target cannot apply (wide is 0)"
+            "weights have scales for blocks, which the target cannot apply (wide is 0)"
         )
     if block % n and block < inputs:
         raise UnsupportedLoweringError(
-            f"weights have factors for blocks of {block} inputs, not of a multiple of {n} as the target needs"
+            f"weights have scales for blocks of {block} inputs, not of a multiple of {n} as the target needs"
+        )
+    if factors.dtype != "uint8" or (bias is not None and bias.dtype != "int32"):
+        raise UnsupportedLoweringError(
+            "the scales for blocks of its weights differ too much for factors of 8 bits, whose rounding could change "
+            f"results by more than {MAX_FACTOR_ERROR} steps (root mean square)"
         )
     zero, x = zero_of(weights), affine(low.x)
     wide = np.repeat(factors.data, min(block, inputs), 1)[:, :inputs]

@@ -11,7 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 from compiler.api import compile
 from compiler.ir.graph import Graph, Node
 from compiler.quantize import quantize
+from compiler.quantize.rewrite import factor_blocks
 from compiler.reference import evaluate
+from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import dram_bytes
 from cosim.golden import GoldenDevice
 from tests.support.graphs import run_on
@@ -229,12 +231,13 @@ def test_blocks_in_a_quantized_model(packs: bool, rng: np.random.Generator, tmp_
         ]
     )
     read_graph = read(tmp_path, made)
-    check_kept(read_graph, values, scales)
+    factored = factor_blocks(read_graph, 8)
+    check_kept(factored, values, scales)
     network, inputs = compile(read_graph, "n8", rounding="onnxruntime"), {"x": numbers(ROWS, INPUTS)}
     assert all(each.op in ("quantize", "dequantize") for each in network.host)
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         found = run_on(device, network, inputs)["y"]
-    assert np.array_equal(found, evaluate(read_graph, inputs, rounding="onnxruntime")["y"])
+    assert np.array_equal(found, evaluate(factored, inputs, rounding="onnxruntime")["y"])
     steps = (found - reference(made, inputs)["y"]) / 0.1
     assert np.abs(steps).max() < 1.01  # rounding, also of factors
 
@@ -291,3 +294,157 @@ def test_scales_that_are_not_finite_give_float_products(
             initializer.CopyFrom(numpy_helper.from_array(scales.reshape(-1), "s"))
     graph = read(tmp_path, made)
     assert product_of(graph).op == "dense"
+
+
+#: Scale of the activations of `quantized_product`.
+STEP = 0.02
+
+
+def quantized_product(
+    values: NDArray, scales: NDArray, step: float, *, packs: bool = False, bias: NDArray | None = None
+) -> onnx.ModelProto:
+    """Return a model of a product of int8 activations and int4 weights with scales for blocks, quantized with `step`.
+
+    The weights are those of a DequantizeLinear, or of a MatMulNBits with `packs`.
+    """
+    outputs, inputs = values.shape
+    block = inputs // scales.shape[1]
+    constants = [
+        numpy_helper.from_array(np.asarray(each), name)
+        for name, each in {
+            "xs": np.float32(STEP),
+            "ys": np.float32(step),
+            "zero": np.int8(0),
+            "s": scales.astype(np.float32).reshape(-1) if packs else scales.astype(np.float32),
+        }.items()
+    ]
+    more = "" if bias is None else "b"
+    if bias is not None:
+        constants.append(numpy_helper.from_array(bias.astype(np.float32), "b"))
+    if packs:
+        constants.append(numpy_helper.from_array(packed(values.reshape(outputs, -1, block) + 8, 4), "w"))
+        product = [
+            node(
+                "MatMulNBits",
+                "d w s",
+                "m",
+                domain="com.microsoft",
+                K=inputs,
+                N=outputs,
+                bits=4,
+                block_size=block,
+            )
+        ]
+    else:
+        constants.append(helper.make_tensor("w", TensorProto.INT4, values.shape, values.reshape(-1).tolist()))
+        product = [
+            node("DequantizeLinear", "w s", "wd", axis=1, block_size=block),
+            node("Gemm", f"d wd {more}", "m", transB=1),
+        ]
+    nodes = [
+        node("QuantizeLinear", "x xs zero", "q"),
+        node("DequantizeLinear", "q xs zero", "d"),
+        *product,
+        node("QuantizeLinear", "m ys zero", "yq"),
+        node("DequantizeLinear", "yq ys zero", "y"),
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, (ROWS, size))
+        for name, size in (("x", inputs), ("y", outputs))
+    ]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(
+        helper.make_graph(nodes, "test", ends[:1], ends[1:], constants), opset_imports=opsets, ir_version=10
+    )
+
+
+def computed(network: CompiledNetwork, x: NDArray) -> NDArray:
+    """Return the results of the golden model."""
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        return run_on(device, network, {"x": x})["y"]
+
+
+def reason_of(network: CompiledNetwork) -> str:
+    """Return why a product runs on the host; empty if it does not."""
+    return "".join(each.reason for each in network.host if each.op == "block_dense")
+
+
+@pytest.mark.parametrize("target", ["n16", "ulx3s-85f"])
+@pytest.mark.parametrize("packs", [False, True], ids=["DequantizeLinear", "MatMulNBits"])
+@pytest.mark.parametrize("ratio", [1e-6, 0.001, 0.005, 0.0179])
+def test_block_scales_that_differ_much(
+    ratio: float, packs: bool, target: str, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    """The block with the large scale multiplies zeros, so that the results are those of the other block."""
+    values = rng.integers(-8, 8, (16, 64))
+    scales = np.tile(np.float32([0.05, 0.05 * ratio]), (16, 1))
+    x = (rng.integers(-128, 128, (ROWS, 64)) * STEP).astype(np.float32)
+    x[:, :32] = 0
+    exact = x.astype(np.float64) @ (values * np.repeat(scales.astype(np.float64), 32, 1)).T
+    step = float(np.float32(np.abs(exact).max() / 120))
+    network = compile(read(tmp_path, quantized_product(values, scales, step, packs=packs)), target)
+    steps = np.abs(computed(network, x) - exact).max() / step
+    print(f"ratio {ratio}: at most {steps:.3f} steps")
+    assert steps < 0.51
+    wanted = "differ too much for factors of 8 bits" if target == "n16" else "wide is 0"
+    assert wanted in reason_of(network)
+
+
+@pytest.mark.parametrize("packs", [False, True], ids=["DequantizeLinear", "MatMulNBits"])
+@pytest.mark.parametrize("sigma", [0.0, 0.5, 1.0, 2.0])
+def test_log_normal_block_scales(sigma: float, packs: bool, rng: np.random.Generator, tmp_path: Path) -> None:
+    """Results of full-range activations are within about a step of the exact ones, up to sigma 1 on the accelerator."""
+    values = rng.integers(-8, 8, (32, 256))
+    scales = (np.exp(sigma * rng.standard_normal((32, 8))) * 0.05).astype(np.float32)
+    x = (rng.integers(-128, 128, (ROWS, 256)) * STEP).astype(np.float32)
+    exact = x.astype(np.float64) @ (values * np.repeat(scales.astype(np.float64), 32, 1)).T
+    step = float(np.float32(np.abs(exact).max() / 120))
+    network = compile(read(tmp_path, quantized_product(values, scales, step, packs=packs)), "n16")
+    errors = np.abs(computed(network, x) - exact) / step
+    mean = np.sqrt(np.square(errors).mean())
+    print(f"sigma {sigma}: {mean:.3f} steps (root mean square), at most {errors.max():.3f}")
+    assert mean < 0.58  # a factor error of 0.5, and the rounding of results
+    assert errors.max() < 1.5
+    assert sigma > 1 or not reason_of(network)
+
+
+def test_blocks_of_a_target_without_factors_have_exact_scales(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    values = rng.integers(-8, 8, (16, 64))
+    scales = rng.uniform(0.01, 0.1, (16, 2)).astype(np.float32)
+    x = (rng.integers(-128, 128, (ROWS, 64)) * STEP).astype(np.float32)
+    exact = x.astype(np.float64) @ (values * np.repeat(scales.astype(np.float64), 32, 1)).T
+    step = float(np.float32(np.abs(exact).max() / 120))
+    graph = read(tmp_path, quantized_product(values, scales, step))
+    for target, most in (("ulx3s-85f", 0.501), ("n16", 1.0)):
+        assert np.abs(computed(compile(graph, target), x) - exact).max() / step < most
+
+
+def test_bias_of_weights_that_are_zero(rng: np.random.Generator, tmp_path: Path) -> None:
+    """The scale of the products is larger where the bias would not fit 32 bits."""
+    bias = rng.uniform(-2, 2, 16)
+    made = quantized_product(np.zeros((16, 64), int), np.full((16, 2), 1e-9), 0.02, bias=bias)
+    network = compile(read(tmp_path, made), "n16")
+    found = computed(network, rng.normal(size=(ROWS, 64)).astype(np.float32))
+    assert np.abs(found - bias).max() / 0.02 < 0.51
+    assert not reason_of(network)
+
+
+def test_float_model_with_block_scales_that_differ_much(rng: np.random.Generator, tmp_path: Path) -> None:
+    """Calibration shows that the block with the large scale multiplies zeros."""
+    made, values, scales = n_bits(4, 32, rng)
+    scales[:, 0], scales[:, 1:] = 1.0, 0.001
+    for initializer in made.graph.initializer:
+        if initializer.name == "s":
+            initializer.CopyFrom(numpy_helper.from_array(scales.reshape(-1), "s"))
+        elif initializer.name == "b":
+            initializer.CopyFrom(numpy_helper.from_array(np.zeros(OUTPUTS, np.float32), "b"))
+    samples = {"x": numbers(8, ROWS, INPUTS, seed=2)}
+    samples["x"][..., :32] = 0
+    network = compile(read(tmp_path, made), "n16", calibration=samples)
+    x = samples["x"][0]
+    exact = x.astype(np.float64) @ (values * np.repeat(scales.astype(np.float64), 32, 1)).T
+    noise = np.square(computed(network, x) - exact).sum()
+    assert 10 * np.log10(np.square(exact).sum() / noise) > LEAST_DB
+    assert "differ too much for factors of 8 bits" in reason_of(network)

@@ -27,7 +27,7 @@ from compiler.frontends.onnx.values import (
     check_size,
 )
 from compiler.ir.tensor import MAX_ELEMENTS, Quantization, Tensor
-from compiler.util.scaling import block_factors
+from compiler.util.scaling import signed_blocks
 from hw.errors import InputError, shown
 
 #: Exclusive limit on kernel sizes, strides, dilations and pads; larger values indicate a damaged file.
@@ -217,21 +217,16 @@ def block_dense(
 ) -> DynamicValue | None:
     """Add a product, along the last dimension in `order`, with a matrix (outputs, inputs) that has scales for blocks.
 
-    In a float model, the scales remain as they are; in a quantized model, they become factors. Returns None if the
-    weights need more than 8 bits.
+    The scales remain as they are; those of a product of quantized activations become factors if the target permits
+    (`compiler.quantize.rewrite.factor_blocks`). Returns None if the weights need more than 8 bits.
     """
     kind = emitter.arithmetic(node, x)
-    found = block_factors(blocks.values, blocks.scales, blocks.size)
-    if found is None or not (kind == FLOAT or (kind.real and x.tensor.dtype in ("int8", "uint8"))):
+    signed = signed_blocks(blocks.values, blocks.scales, blocks.size)
+    if signed is None or not (kind == FLOAT or (kind.real and x.tensor.dtype in ("int8", "uint8"))):
         return None
-    if kind == FLOAT:
-        values = ConstantValue(f"{name}:integers", found.values)
-        scales = ConstantValue(f"{name}:scales", np.abs(blocks.scales))
-    else:
-        q = Quantization(tuple(float(each) for each in found.scales), (0,) * len(found.scales), 0)
-        values = ConstantValue(f"{name}:integers", found.values, q)
-        scales = ConstantValue(f"{name}:factors", found.factors)
-    outputs = len(found.values)
+    values = ConstantValue(f"{name}:integers", signed)
+    scales = ConstantValue(f"{name}:scales", np.abs(blocks.scales))
+    outputs = len(signed)
     biases = [] if bias is None else [bias_of(emitter, bias, x.tensor, values, outputs, kind)]
     operands = [
         emitter.operand(x, order, kind),
