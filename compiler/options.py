@@ -325,6 +325,10 @@ class AccuracyBudget:
             raise InputError(
                 "accuracy_budget: a budget in labels needs the labels of the calibration samples"
             )
+        if self.worse is not None and self.worse > len(labels):
+            raise InputError(
+                f"accuracy_budget: {self.worse:,} labels cannot be worse than before with only {len(labels):,} samples"
+            )
 
 
 @identity(

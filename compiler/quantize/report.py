@@ -194,7 +194,18 @@ class LayerBits:
 
 
 @identity(
-    "WeightReport", "samples", "sqnr_db", "worse", "changed", "expected", "right", "right_before", "layers"
+    "WeightReport",
+    "samples",
+    "sqnr_db",
+    "worse",
+    "changed",
+    "expected",
+    "right",
+    "right_before",
+    "layers",
+    "held_out",
+    "permitted",
+    added=("held_out", "permitted"),
 )
 @dataclass(frozen=True)
 class WeightReport:
@@ -216,6 +227,11 @@ class WeightReport:
         Number of samples that are labelled rightly with these weights, and with 8-bit weights; None without labels.
     layers : tuple of LayerBits
         Bits of each layer whose weights may have fewer than 8 bits; empty if there is none.
+    held_out : bool
+        True if each sample was measured with weights that were fitted on the other half of the samples; False if
+        there were too few samples for that, so that the accuracy on others may be less.
+    permitted : int or None
+        Number of samples labelled worse that the budget permits; None for a budget in decibels.
     """
 
     samples: int
@@ -226,6 +242,8 @@ class WeightReport:
     right: int | None = None
     right_before: int | None = None
     layers: tuple[LayerBits, ...] = ()
+    held_out: bool = False
+    permitted: int | None = None
 
     @property
     def mean_bits(self) -> float:
@@ -249,6 +267,8 @@ class WeightReport:
             expected=expected,
             **counts,
             layers=tuple(restored(LayerBits, each) for each in document["layers"]),
+            held_out=bool(document.get("held_out", False)),
+            permitted=None if document.get("permitted") is None else int(document["permitted"]),
         )
 
 
