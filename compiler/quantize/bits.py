@@ -51,6 +51,8 @@ _MAX_KEPT_BYTES = 1 << 30
 _CONFIDENCE = 0.9
 #: Least number of different samples of which half are held out.
 LEAST_HELD_OUT = 8
+#: Least difference of two margins that is not 0, relative to the root mean square of their changes.
+_LEAST_GAP = 1e-6
 #: Largest number of further assignments of bits that are measured after the bisection.
 _MAX_TRIED = 16
 #: Number of products of a group of weights with a scale of their own, and largest number of bits of such weights.
@@ -912,8 +914,7 @@ class _Check:
                 others = found[_watched(graph)[0]].reshape(-1)
                 second, first = np.argsort(scores, kind="stable")[-2:] if scores.size > 1 else (0, 0)
                 moves.append(float(others[first] - others[second] - scores[first] + scores[second]))
-                if was:
-                    margins.append(float(scores[first] - scores[second]))
+                margins.append(float(scores[first] - scores[second]) * (1 if was else -1))
                 if graphs[0] is not self.graph and worse > (self.budget.worse or 0):
                     break
         ratios = [each.sqnr_db for each in errors.values() if each.sqnr_db is not None]
@@ -922,7 +923,7 @@ class _Check:
             sqnr_db=min(ratios, default=None),
             worse=worse if self.budget.labels else None,
             changed=changed if self.budget.labels else None,
-            expected=_expected_changes(margins, moves) if self.budget.labels else None,
+            expected=expected_changes(margins, moves) if self.budget.labels else None,
             right=right if self.budget.labels else None,
             right_before=before if self.budget.labels else None,
             held_out=self.held_out,
@@ -960,35 +961,36 @@ def _mean_holds(excesses: Sequence[float]) -> bool:
     return mean + float(stdtrit(count - 1, _CONFIDENCE)) * deviation / math.sqrt(count) <= 0
 
 
-def _expected_changes(margins: Sequence[float], moves: Sequence[float]) -> float:
-    """Return the expected number of changed labels of as many new samples.
+def expected_changes(margins: Sequence[float], moves: Sequence[float]) -> float:
+    """Return the expected number of rightly labelled ones of as many new samples whose label changes.
 
-    The margin of a new sample lies with the same probability between any two neighbors of the ordered margins, or
-    between 0 and the smallest, and is assumed to be uniformly distributed there. Changes of margins are normally
-    distributed, or 0 for the share of the samples whose margins do not change.
+    The margin of a new sample lies with the same probability between any two neighbors of the ordered margins, and is
+    assumed to be uniformly distributed there. Without a wrongly labelled sample, one with the opposite of the smallest
+    margin is assumed. Changes of margins are normally distributed, or 0 for the share of the samples whose margins do
+    not change.
 
     Parameters
     ----------
     margins : sequence of float
-        Difference of the two largest scores of each sample that is labelled rightly.
+        Difference of the two largest scores of each sample, negative for those that are labelled wrongly.
     moves : sequence of float
         Change of this difference by the new weights, of every sample.
     """
     from scipy.special import ndtr  # imported on demand: loading takes longer than compiling a small network
 
     changed = [each for each in moves if each]
-    if not changed or not margins:
+    if not changed:
         return 0.0
     deviation = math.sqrt(sum(each * each for each in changed) / len(changed))
-    ends = np.append(0.0, np.sort(margins)) / deviation
+    ends = np.sort(margins) / deviation
+    if ends[0] >= 0:
+        ends = np.append(-ends[0], ends)
+    width, right = np.diff(ends), np.maximum(ends, 0)
     # Antiderivative of the probability that a normally distributed number exceeds a margin.
-    density = np.exp(-np.square(ends) / 2) / math.sqrt(2 * math.pi)
-    above = ndtr(-ends)
-    area = ends * above - density
-    width = np.diff(ends)
-    inside = np.divide(np.diff(area), width, out=above[1:].copy(), where=width > 1e-9)
-    share = len(changed) / len(moves)
-    return share * len(margins) / (len(margins) + 1) * float(inside.sum())
+    area = right * ndtr(-right) - np.exp(-np.square(right) / 2) / math.sqrt(2 * math.pi)
+    at_end = np.where(ends[1:] >= 0, ndtr(-right[1:]), 0.0)
+    inside = np.divide(np.diff(area), width, out=at_end, where=width > _LEAST_GAP)
+    return len(changed) / len(moves) * len(margins) / (len(margins) + 1) * float(inside.sum())
 
 
 def _largest_mean(count: int) -> float:

@@ -19,6 +19,9 @@ _log = logging.getLogger(__name__)
 _WARNING_DB = 20
 #: Ratio below which a warning is logged unless at least this share of the rows have the same largest element.
 _GOOD_DB, _GOOD_TOP1 = 30, 0.98
+#: Share of the samples that are labelled rightly below which a warning is logged for a budget in labels, and share of
+#: these above which one is logged for its size.
+_LEAST_RIGHT, _MOST_PERMITTED = 0.1, 0.1
 #: Number of nodes listed in a summary.
 _LISTED_NODES = 3
 #: Number of limiting nodes listed in a summary.
@@ -415,12 +418,12 @@ def _weights(found: Mapping[str, Any] | None, exact: bool) -> list[str]:
     """Return the lines on the bits of weights and on the accuracy relative to 8 bits."""
     if found is None:
         return []
+    samples = counted(found["samples"], "held-out sample" if found.get("held_out") else "sample")
     if found["worse"] is None:
-        accuracy = f"{_db(found['sqnr_db'])} on {counted(found['samples'], 'sample')}"
+        accuracy = f"{_db(found['sqnr_db'])} on {samples}"
     else:
         accuracy = (
-            f"{found['worse']} of {counted(found['samples'], 'sample')} labelled worse, {found['right']} right "
-            f"({found['right_before']} before)"
+            f"{found['worse']} of {samples} labelled worse, {found['right']} right ({found['right_before']} before)"
         )
     if not found["layers"]:
         return [
@@ -475,21 +478,13 @@ def _nothing(reasons: Collection[str]) -> str:
 
 
 def quality_warnings(document: Mapping[str, Any]) -> list[str]:
-    """Return a warning for each output with a low signal-to-noise ratio, and for labels that never are those found.
+    """Return a warning for each output with a low signal-to-noise ratio, and for budgets that permit too much.
 
     There are no warnings if the samples were random.
     """
     if document["random"]:
         return []
-    weights = document.get("weights")
-    labels = (
-        [
-            f"warning: none of the {counted(weights['samples'], 'sample')} is labelled rightly, so that an accuracy "
-            "budget in labels permits any loss: check the labels (y), which are indices of the output's largest element"
-        ]
-        if weights and weights["right_before"] == 0
-        else []
-    )
+    labels = _budget_warnings(document.get("weights"))
     compared = [
         each
         for each in document["outputs"]
@@ -502,6 +497,32 @@ def quality_warnings(document: Mapping[str, Any]) -> list[str]:
         for each in compared
         if (limit := _missed_limit(each)) is not None
     ]
+
+
+def _budget_warnings(found: Mapping[str, Any] | None) -> list[str]:
+    """Return a warning for each reason for which an accuracy budget may permit more loss than it seems to."""
+    if not found:
+        return []
+    samples, right, permitted = (found.get(name) for name in ("samples", "right_before", "permitted"))
+    warnings, counts = [], f"{right} of {counted(samples, 'sample')} {'is' if right == 1 else 'are'} labelled rightly"
+    if right == 0:
+        counts = f"none of the {counted(samples, 'sample')} is labelled rightly"
+    if right is not None and right < _LEAST_RIGHT * samples:
+        warnings.append(
+            f"warning: {counts}, so that an accuracy budget in labels permits nearly any loss: check the labels (y), "
+            "which are indices of the output's largest element"
+        )
+    elif right is not None and permitted is not None and permitted > _MOST_PERMITTED * right:
+        warnings.append(
+            f"warning: {counts}, and the accuracy budget permits that {permitted} of these are not: a signal-to-noise "
+            f"ratio has a unit ({permitted}dB)"
+        )
+    if not found.get("held_out") and found["layers"]:
+        warnings.append(
+            f"warning: the accuracy budget was checked on the {counted(samples, 'sample')} to which the weights were "
+            "fitted, so that the loss on others may be greater: with at least 8 different samples, half are held out"
+        )
+    return warnings
 
 
 def _missed_limit(output: Mapping[str, Any]) -> int | None:
