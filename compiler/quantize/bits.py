@@ -46,8 +46,8 @@ from hw.errors import InputError
 _COMPENSATED_SAMPLES, _MEASURED_SAMPLES, _CHECKED_SAMPLES = 64, 8, 64
 #: Limit in bytes on the values that are kept of the calibration samples.
 _MAX_KEPT_BYTES = 1 << 30
-#: Probability with which as many new samples as there are calibration samples meet a budget in labels, and confidence with which
-#: the mean noise of new samples meets one in decibels.
+#: Probability with which as many new samples as there are calibration samples meet a budget in labels, and confidence
+#: with which the mean noise of new samples meets one in decibels.
 _CONFIDENCE = 0.9
 #: Least number of different samples of which half are held out.
 LEAST_HELD_OUT = 8
@@ -707,7 +707,8 @@ def fit_bits(
         1,
     ):  # factors for the bits that they are expected to save reduce the noise of these bits more
         aimed = {name: max(bits.get(name, MAX_BITS) - fewer, MIN_BITS) for name in narrower.layers}
-        if any([each.scale(aimed) for each in (narrower, *halves)]):
+        found = [each.scale(aimed) for each in (narrower, *halves)]
+        if any(found):
             best = min(best, _fitted(narrower, halves, check), key=lambda each: each.report.mean_bits)
     return best.extended(check).finished(check)
 
@@ -806,7 +807,9 @@ def _with_layers(
 ) -> WeightReport:
     """Return a report with the bits of each layer after some steps."""
     bits = dict(taken)
-    layers = (LayerBits(name, bits.get(name, MAX_BITS), each.exact.size) for name, each in narrower.layers.items())
+    layers = (
+        LayerBits(name, bits.get(name, MAX_BITS), each.exact.size) for name, each in narrower.layers.items()
+    )
     return replace(report, layers=tuple(layers))
 
 
@@ -938,7 +941,9 @@ class _Check:
             return found.worse <= self.budget.worse and found.expected <= _largest_mean(self.budget.worse)
         assert self.budget.sqnr_db is not None
         permitted = 10 ** (-self.budget.sqnr_db / 10)
-        return all(_mean_holds([noise - permitted * signal for signal, noise in each]) for each in powers.values())
+        return all(
+            _mean_holds([noise - permitted * signal for signal, noise in each]) for each in powers.values()
+        )
 
 
 def _digest(sample: Sample) -> bytes:
@@ -951,7 +956,9 @@ def _digest(sample: Sample) -> bytes:
 
 def _mean_holds(excesses: Sequence[float]) -> bool:
     """Return True if a mean is at most 0 with a confidence of 90%, by Student's t-test."""
-    from scipy.special import stdtrit  # imported on demand: loading takes longer than compiling a small network
+    from scipy.special import (
+        stdtrit,
+    )  # imported on demand: loading takes longer than compiling a small network
 
     count = len(excesses)
     mean = sum(excesses) / count

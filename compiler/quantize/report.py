@@ -422,9 +422,8 @@ def _weights(found: Mapping[str, Any] | None, exact: bool) -> list[str]:
     if found["worse"] is None:
         accuracy = f"{_db(found['sqnr_db'])} on {samples}"
     else:
-        accuracy = (
-            f"{found['worse']} of {samples} labelled worse, {found['right']} right ({found['right_before']} before)"
-        )
+        right, before = found["right"], found["right_before"]
+        accuracy = f"{found['worse']} of {samples} labelled worse, {right} right ({before} before)"
     if not found["layers"]:
         return [
             "weights are unchanged: no product multiplies quantized values by constant int8 weights of its own",
@@ -503,8 +502,11 @@ def _budget_warnings(found: Mapping[str, Any] | None) -> list[str]:
     """Return a warning for each reason for which an accuracy budget may permit more loss than it seems to."""
     if not found:
         return []
-    samples, right, permitted = (found.get(name) for name in ("samples", "right_before", "permitted"))
-    warnings, counts = [], f"{right} of {counted(samples, 'sample')} {'is' if right == 1 else 'are'} labelled rightly"
+    samples, right, permitted = found["samples"], found["right_before"], found.get("permitted")
+    warnings, counts = (
+        [],
+        f"{right} of {counted(samples, 'sample')} {'is' if right == 1 else 'are'} labelled rightly",
+    )
     if right == 0:
         counts = f"none of the {counted(samples, 'sample')} is labelled rightly"
     if right is not None and right < _LEAST_RIGHT * samples:

@@ -325,7 +325,7 @@ def test_digits_lose_no_accuracy_with_few_bits() -> None:
     samples = {graph.inputs[0]: train.images[:200]}
     budget = AccuracyBudget(worse=0, labels=train.labels[:200].tolist())
     made, report = fit_bits(graph, samples, budget, rounding="onnxruntime")
-    assert report.worse == report.changed == 0 and report.mean_bits < 3
+    assert report.worse == report.changed == 0 and report.held_out and report.mean_bits < 3.25
 
     def right(each: Graph, data: Digits) -> int:
         found = [
@@ -519,15 +519,18 @@ def test_centred_moments_have_no_cancellation(rng) -> None:
     """The mean is 10**7 times the deviation."""
     node = Node("product", "dense", ("x", "w"), ("y",), {})
     values = [1e7 + rng.normal(size=(3, 6)) for _ in range(9)]
-    moments, means = statistics_of(node, np.ones((2, 6)), values, centred=True)
+    statistics = statistics_of(node, np.ones((2, 6)), values, centred=True)
+    assert statistics is not None
+    moments, means = statistics
     rows = np.concatenate(values)
     wanted = np.cov((rows - 1e7).T, bias=True)
     least = 1e-4 * np.square(rows).mean()
     assert np.allclose(means[0], rows.mean(0), rtol=1e-12)
     assert np.allclose(moments[0] - least * np.eye(6), wanted, atol=1e-4 * least)
     same = [np.full((3, 6), 0.3)] * 9
-    moments, _ = statistics_of(node, np.ones((2, 6)), same, centred=True)
-    np.linalg.cholesky(np.linalg.inv(damped(moments[0])))
+    constant = statistics_of(node, np.ones((2, 6)), same, centred=True)
+    assert constant is not None
+    np.linalg.cholesky(np.linalg.inv(damped(constant[0][0])))
     np.linalg.cholesky(np.linalg.inv(damped(np.full((6, 6), -1e-17))))  # rounding errors of a matrix of zeros
 
 
