@@ -271,15 +271,17 @@ def unroll_factors(unroll: int | Mapping[str, int] | None) -> tuple[tuple[str, i
 @identity("AccuracyBudget", "worse", "sqnr_db", "labels")
 @dataclass(frozen=True)
 class AccuracyBudget:
-    """Loss of accuracy that a user permits for weights with fewer bits, on the calibration samples.
+    """Loss of accuracy that a user permits for weights with fewer bits, on the calibration samples and on others.
 
+    It is measured on samples to which the weights are not fitted, if there are at least eight different ones.
     The loss is relative to the model with 8-bit weights, or to the float model if the compiler also chooses the results
     that become int16 ("auto").
 
     Parameters
     ----------
     worse : int or None
-        Largest number of samples that 8-bit weights label rightly and weights with fewer bits do not.
+        Largest number of samples that 8-bit weights label rightly and weights with fewer bits do not, at most the
+        number of samples.
     sqnr_db : float or None
         Smallest signal-to-noise ratio of each output in dB, relative to the outputs with 8-bit weights.
     labels : sequence of int
@@ -324,6 +326,10 @@ class AccuracyBudget:
         if self.worse is not None and not labels:
             raise InputError(
                 "accuracy_budget: a budget in labels needs the labels of the calibration samples"
+            )
+        if self.worse is not None and self.worse > len(labels):
+            raise InputError(
+                f"accuracy_budget: {self.worse:,} labels cannot be worse than before with only {len(labels):,} samples"
             )
 
 

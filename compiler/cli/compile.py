@@ -117,8 +117,8 @@ def add_compile(parser: argparse.ArgumentParser, *, fuse: bool = False) -> None:
         metavar="LOSS",
         type=_accuracy_loss,
         help="round the weights of each layer, also those of a quantized model, to as few bits as this loss on the "
-        "samples of --calibrate permits: N samples labelled worse (the file then has the labels in y), or a "
-        "signal-to-noise ratio such as 30dB (default: none, 8 bits)",
+        "samples of --calibrate permits, measured on those to which the weights are not fitted: N samples labelled "
+        "worse (the file then has the labels in y), or a signal-to-noise ratio such as 30dB (default: none, 8 bits)",
     )
     for option, text in (("--enable", "run"), ("--disable", "do not run")):
         parser.add_argument(

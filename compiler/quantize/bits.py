@@ -1,5 +1,6 @@
 """Bits per layer: weights of a quantized graph with fewer than eight bits under an accuracy budget."""
 
+import hashlib
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,8 +46,15 @@ from hw.errors import InputError
 _COMPENSATED_SAMPLES, _MEASURED_SAMPLES, _CHECKED_SAMPLES = 64, 8, 64
 #: Limit in bytes on the values that are kept of the calibration samples.
 _MAX_KEPT_BYTES = 1 << 30
-#: Probability with which as many new samples as there are calibration samples meet a budget in labels.
+#: Probability with which as many new samples as there are calibration samples meet a budget in labels, and confidence
+#: with which the mean noise of new samples meets one in decibels.
 _CONFIDENCE = 0.9
+#: Least number of different samples of which half are held out.
+LEAST_HELD_OUT = 8
+#: Least difference of two margins that is not 0, relative to the root mean square of their changes.
+_LEAST_GAP = 1e-6
+#: Largest number of further assignments of bits that are measured after the bisection.
+_MAX_TRIED = 16
 #: Number of products of a group of weights with a scale of their own, and largest number of bits of such weights.
 GROUP, _GROUPED_BITS = 32, 4
 #: Number of bits for which the factors of input channels are chosen.
@@ -189,7 +197,7 @@ class WeightNarrower:
             for each in self._candidates
             for name in each.readers
         }
-        self._scalings: list[_Scaling] = []
+        self.scalings: list[_Scaling] = []
         self._base = self.values
 
     def _layer(self, node: Node, values: Sequence[NDArray]) -> _Layer:
@@ -197,11 +205,7 @@ class WeightNarrower:
         assert x.quantization is not None and weights.quantization is not None and weights.data is not None
         exact = weights.quantization.dequantized(weights.data).astype(np.float64)
         real = [x.quantization.dequantized(each) for each in values]
-        found = statistics_of(node, exact, real)
-        if found is not None and bias:
-            moments, means = found
-            found = moments - means[:, :, None] * means[:, None, :], means
-        return _Layer(node, exact, found)
+        return _Layer(node, exact, statistics_of(node, exact, real, centred=bool(bias)))
 
     def _with_factors(self, scaling: _Scaling, least: Real) -> _Scaling | None:
         """Return a scaling with the factors of the least error, judged by weights that are rounded to four bits.
@@ -260,10 +264,14 @@ class WeightNarrower:
             noise = self._noise(self._graph_with(bits, tried), self.values, changed | sources)
             if noise < least:
                 least, chosen = noise, tried
-        self._scalings = chosen
-        sources, wide = {each.source.name for each in chosen}, self.narrowed({})
-        self._base = [values | _rerun(wide, values, sources, self.rounding) for values in self.values]
+        self.use(chosen)
         return bool(chosen)
+
+    def use(self, scalings: list[_Scaling]) -> None:
+        """Let later results have the factors of some scalings."""
+        self.scalings = scalings
+        sources, wide = {each.source.name for each in scalings}, self.narrowed({})
+        self._base = [values | _rerun(wide, values, sources, self.rounding) for values in self.values]
 
     def narrowed(self, bits: Mapping[str, int]) -> Graph:
         """Return the graph with the given numbers of bits of weights, by node; other weights are unchanged.
@@ -277,7 +285,7 @@ class WeightNarrower:
             weight_range(count)
             if name not in self.layers:
                 raise InputError(f"bits: {name!r} is not a product with constant int8 weights of its own")
-        return self._graph_with(bits, self._scalings)
+        return self._graph_with(bits, self.scalings)
 
     def _graph_with(self, bits: Mapping[str, int], scalings: Sequence[_Scaling]) -> Graph:
         """Return the graph with given bits and scalings."""
@@ -632,12 +640,17 @@ def fit_bits(
     """Choose the bits of the weights of each layer of a quantized graph, and round the weights to them.
 
     The sensitivity of a layer, the noise of the outputs if only its weights have fewer bits, is measured for
-    2 to 7 bits. Layers lose bits in the order of `bit_steps`, up to the last step at which the budget holds
-    on the samples, found by bisection. This is repeated with the factors of input channels that reduce the noise with
-    the resulting bits, and with one bit less; the result with the fewest bits is returned.
-    Because bits are chosen on the samples, these understate the loss on others: a budget of
-    labels also limits the number of changes that the noise and the margins of the samples let expect, so that as
-    many other samples exceed the budget with a probability of at most 10%.
+    2 to 7 bits. Layers lose bits in the order of `bit_steps`: a number of steps at which the budget holds is found by
+    bisection. This is repeated with the factors of input channels that reduce the noise with the resulting bits, and
+    with one bit less. From the result with the fewest bits, further steps are tried; layers whose step violates the
+    budget keep their bits.
+
+    Errors of weights that are rounded and compensated on some samples are smaller on these than on others. Therefore
+    accuracy is measured by cross-fitting: weights with the same bits are fitted on either half of the samples, and
+    measured on the other half. The final weights are fitted on all samples. A budget of labels also limits the number
+    of changes that the noise and the margins of the samples let expect, so that as many other samples exceed the budget
+    with a probability of about 10%; a budget in decibels holds for the mean noise of other samples with a confidence
+    of 90% (Student's t-test). With fewer than eight different samples, nothing is held out, and the report says so.
 
     Parameters
     ----------
@@ -658,7 +671,7 @@ def fit_bits(
     Returns
     -------
     Graph, WeightReport
-        The graph with the new weights and biases, and the bits of each layer with the accuracy on the
+        The graph with the new weights and biases, and the bits of each layer with the accuracy on held-out
         samples. Without products whose weights `WeightNarrower` can change, the graph is unchanged, and the
         report lists no layers.
 
@@ -677,19 +690,96 @@ def fit_bits(
     _check_varied(graph, given)
     check = _Check(graph, given, budget, rounding, exact)
     narrower = WeightNarrower(graph, given, rounding, lanes)
-    best = _fitted(narrower, check)
-    layers = best[1].layers
+    halves = [
+        WeightNarrower(
+            graph,
+            [each for each, own in zip(given, check.halves, strict=True) if own != half],
+            rounding,
+            lanes,
+        )
+        for half in sorted(set(check.halves))
+        if check.held_out
+    ]
+    best = _fitted(narrower, halves, check)
+    bits = best.bits
     for fewer in (
         0,
         1,
     ):  # factors for the bits that they are expected to save reduce the noise of these bits more
-        if narrower.scale({each.node: max(each.bits - fewer, MIN_BITS) for each in layers}):
-            best = min(best, _fitted(narrower, check), key=lambda each: each[1].mean_bits)
-    return best
+        aimed = {name: max(bits.get(name, MAX_BITS) - fewer, MIN_BITS) for name in narrower.layers}
+        found = [each.scale(aimed) for each in (narrower, *halves)]
+        if any(found):
+            best = min(best, _fitted(narrower, halves, check), key=lambda each: each.report.mean_bits)
+    return best.extended(check).finished(check)
 
 
-def _fitted(narrower: WeightNarrower, check: "_Check") -> tuple[Graph, WeightReport]:
-    """Return the graph with as few bits as the budget permits, and its report."""
+@dataclass(frozen=True)
+class _Choice:
+    """Bits of layers that meet the budget.
+
+    Parameters
+    ----------
+    narrower : WeightNarrower
+        Quantizer that is fitted on all samples.
+    halves : list of WeightNarrower
+        Quantizers that are fitted on all samples but those of one half; empty if nothing is held out.
+    scalings : list of list of _Scaling
+        Factors of the quantizers, `narrower` first.
+    taken, left : list of (str, int)
+        Layers and their new number of bits: steps that lead to these bits, and those that may follow.
+    report : WeightReport
+        Accuracy with these bits.
+    """
+
+    narrower: WeightNarrower
+    halves: list[WeightNarrower]
+    scalings: list[list[_Scaling]]
+    taken: list[tuple[str, int]]
+    left: list[tuple[str, int]]
+    report: WeightReport
+
+    @property
+    def bits(self) -> dict[str, int]:
+        """Number of bits of the layers that have fewer than eight."""
+        return dict(self.taken)
+
+    def extended(self, check: "_Check") -> "_Choice":
+        """Return a choice with further steps: all of `left` but those of layers whose next step violates the budget.
+
+        Several steps are tried at once while they hold, and fewer after they do not.
+        """
+        self._use_scalings()
+        taken, left, report, count = list(self.taken), list(self.left), self.report, 1
+        for _ in range(_MAX_TRIED):
+            if not left:
+                break
+            found, holds = check.measured(self.narrower, self.halves, dict(taken + left[:count]))
+            if holds:
+                taken, left, report, count = taken + left[:count], left[count:], found, 2 * count
+            elif count > 1:
+                count //= 2
+            else:
+                left = [each for each in left if each[0] != left[0][0]]
+        return replace(self, taken=taken, left=left, report=_with_layers(self.narrower, taken, report))
+
+    def finished(self, check: "_Check") -> tuple[Graph, WeightReport]:
+        """Return the graph that is fitted on all samples, on which it also meets the budget, and the report."""
+        self._use_scalings()
+        taken, report, holds = list(self.taken), self.report, True
+        while taken and self.halves and not (holds and check.within(self.narrower, dict(taken))):
+            del taken[-1]
+            report, holds = check.measured(self.narrower, self.halves, dict(taken))
+        if not taken:
+            return check.graph, _with_layers(self.narrower, [], check.before)
+        return self.narrower.narrowed(dict(taken)), _with_layers(self.narrower, taken, report)
+
+    def _use_scalings(self) -> None:
+        for each, scalings in zip((self.narrower, *self.halves), self.scalings, strict=True):
+            each.use(scalings)
+
+
+def _fitted(narrower: WeightNarrower, halves: list[WeightNarrower], check: "_Check") -> _Choice:
+    """Return bits that the budget permits, found by bisection of the steps of the least sensitivity."""
     noise = {
         name: [narrower.noise(name, bits) for bits in range(MIN_BITS, MAX_BITS)] + [0.0]
         for name in narrower.layers
@@ -697,18 +787,30 @@ def _fitted(narrower: WeightNarrower, check: "_Check") -> tuple[Graph, WeightRep
     sizes = {name: layer.exact.size for name, layer in narrower.layers.items()}
     steps = bit_steps(noise, sizes)
     first, last = 0, len(steps)
-    made, result = check.graph, check.measured(check.graph)
+    result = check.before
     while first < last:
         middle = (first + last + 1) // 2
-        candidate = narrower.narrowed(dict(steps[:middle]))
-        found = check.measured(candidate)
-        if check.holds(found):
-            first, made, result = middle, candidate, found
+        found, holds = check.measured(narrower, halves, dict(steps[:middle]))
+        if holds:
+            first, result = middle, found
         else:
             last = middle - 1
-    bits = dict.fromkeys(sizes, MAX_BITS) | dict(steps[:first])
-    layers = tuple(LayerBits(name, bits[name], sizes[name]) for name in sizes)
-    return made, replace(result, layers=layers)
+    # The next step violates the budget.
+    left = [each for each in steps[first:] if each[0] != steps[first][0]]
+    scalings = [each.scalings for each in (narrower, *halves)]
+    report = _with_layers(narrower, steps[:first], result)
+    return _Choice(narrower, halves, scalings, steps[:first], left, report)
+
+
+def _with_layers(
+    narrower: WeightNarrower, taken: Sequence[tuple[str, int]], report: WeightReport
+) -> WeightReport:
+    """Return a report with the bits of each layer after some steps."""
+    bits = dict(taken)
+    layers = (
+        LayerBits(name, bits.get(name, MAX_BITS), each.exact.size) for name, each in narrower.layers.items()
+    )
+    return replace(report, layers=tuple(layers))
 
 
 def _check_varied(graph: Graph, samples: Sequence[Sample]) -> None:
@@ -738,7 +840,10 @@ def _with_own_constants(graph: Graph) -> Graph:
 
 
 class _Check:
-    """Measurement of the accuracy of graphs relative to the graph with 8-bit weights, or to a float model."""
+    """Measurement of the accuracy of graphs relative to the graph with 8-bit weights, or to a float model.
+
+    `halves` has the half of the samples, 0 or 1, to which each one belongs. Equal samples belong to the same half.
+    """
 
     def __init__(
         self,
@@ -755,23 +860,54 @@ class _Check:
             self.samples = list(samples)
         else:
             self.samples = list(samples[:_CHECKED_SAMPLES])
+        numbers: dict[bytes, int] = {}
+        digests = [_digest(each) for each in samples]
+        self.halves = [numbers.setdefault(each, len(numbers)) % 2 for each in digests]
+        self.held_out = len(set(digests[: len(self.samples)])) >= LEAST_HELD_OUT
         self.wanted = [self._outputs(self.exact, sample) for sample in self.samples]
+        self.before, _ = self._compared([graph, graph])
 
     def _outputs(self, graph: Graph, sample: Sample) -> dict[str, NDArray]:
         """Return the real values of the outputs and of the tensors in front of their softmax."""
         values = evaluate(graph, sample, rounding=self.rounding, keep=True)
         return {name: _real(graph, name, values) for name in (*graph.sample_outputs, *_watched(graph))}
 
-    def measured(self, graph: Graph) -> WeightReport:
-        """Return the accuracy of a graph; `layers` of the report is empty."""
-        errors = {name: OutputErrors() for name in graph.sample_outputs}
+    def measured(
+        self, narrower: WeightNarrower, halves: Sequence[WeightNarrower], bits: Mapping[str, int]
+    ) -> tuple[WeightReport, bool]:
+        """Return the accuracy with given bits, without the layers of the report, and whether the budget holds.
+
+        `halves` are the quantizers for either half of the samples; without them, all samples are measured with the
+        graph that is fitted on them.
+        """
+        return self._compared([each.narrowed(bits) for each in halves or (narrower, narrower)])
+
+    def within(self, narrower: WeightNarrower, bits: Mapping[str, int]) -> bool:
+        """Return whether the loss on the samples to which the final weights are fitted is within the budget."""
+        found, _ = self.measured(narrower, [], bits)
+        if self.budget.worse is not None:
+            return found.worse is not None and found.worse <= self.budget.worse
+        assert self.budget.sqnr_db is not None
+        return found.sqnr_db is None or found.sqnr_db >= self.budget.sqnr_db
+
+    def _compared(self, graphs: Sequence[Graph]) -> tuple[WeightReport, bool]:
+        """Return the accuracy of the graphs for the two halves of the samples, and whether the budget holds.
+
+        Measurement ends early, with figures of some of the samples, if these exceed a budget in labels.
+        """
+        errors = {name: OutputErrors() for name in self.graph.sample_outputs}
+        powers: dict[str, list[tuple[float, float]]] = {name: [] for name in errors}
         right = before = worse = changed = 0
         margins: list[float] = []
         moves: list[float] = []
         for i, (sample, wanted) in enumerate(zip(self.samples, self.wanted, strict=True)):
+            graph = graphs[self.halves[i]]
             found = wanted if graph is self.exact else self._outputs(graph, sample)
             for name, each in errors.items():
-                each.add(wanted[name], found[name])
+                own = OutputErrors()
+                own.add(wanted[name], found[name])
+                powers[name].append((own.signal, own.noise))
+                each.signal, each.noise = each.signal + own.signal, each.noise + own.noise
             if self.budget.labels:
                 (name,) = errors
                 was, now = (int(each[name].argmax()) == self.budget.labels[i] for each in (wanted, found))
@@ -781,42 +917,87 @@ class _Check:
                 others = found[_watched(graph)[0]].reshape(-1)
                 second, first = np.argsort(scores, kind="stable")[-2:] if scores.size > 1 else (0, 0)
                 moves.append(float(others[first] - others[second] - scores[first] + scores[second]))
-                if was:
-                    margins.append(float(scores[first] - scores[second]))
+                margins.append(float(scores[first] - scores[second]) * (1 if was else -1))
+                if graphs[0] is not self.graph and worse > (self.budget.worse or 0):
+                    break
         ratios = [each.sqnr_db for each in errors.values() if each.sqnr_db is not None]
-        return WeightReport(
+        report = WeightReport(
             samples=len(self.samples),
             sqnr_db=min(ratios, default=None),
             worse=worse if self.budget.labels else None,
             changed=changed if self.budget.labels else None,
-            expected=_expected_changes(margins, moves) if self.budget.labels else None,
+            expected=expected_changes(margins, moves) if self.budget.labels else None,
             right=right if self.budget.labels else None,
             right_before=before if self.budget.labels else None,
+            held_out=self.held_out,
+            permitted=self.budget.worse,
         )
+        return report, self._holds(report, powers)
 
-    def holds(self, found: WeightReport) -> bool:
-        """Return True if an accuracy is within the budget."""
+    def _holds(self, found: WeightReport, powers: Mapping[str, Sequence[tuple[float, float]]]) -> bool:
+        """Return True if an accuracy is within the budget; powers are signals and noises of each output's samples."""
         if self.budget.worse is not None:
             assert found.worse is not None and found.expected is not None
             return found.worse <= self.budget.worse and found.expected <= _largest_mean(self.budget.worse)
         assert self.budget.sqnr_db is not None
-        return found.sqnr_db is None or found.sqnr_db >= self.budget.sqnr_db
+        permitted = 10 ** (-self.budget.sqnr_db / 10)
+        return all(
+            _mean_holds([noise - permitted * signal for signal, noise in each]) for each in powers.values()
+        )
 
 
-def _expected_changes(margins: Sequence[float], moves: Sequence[float]) -> float:
-    """Return the expected number of changed labels for normally distributed changes of margins.
+def _digest(sample: Sample) -> bytes:
+    """Return a digest of the values of a sample."""
+    made = hashlib.sha256()
+    for name in sorted(sample):
+        made.update(np.ascontiguousarray(sample[name]).tobytes())
+    return made.digest()
+
+
+def _mean_holds(excesses: Sequence[float]) -> bool:
+    """Return True if a mean is at most 0 with a confidence of 90%, by Student's t-test."""
+    from scipy.special import (
+        stdtrit,
+    )  # imported on demand: loading takes longer than compiling a small network
+
+    count = len(excesses)
+    mean = sum(excesses) / count
+    if count < LEAST_HELD_OUT:
+        return mean <= 0
+    deviation = float(np.std(excesses, ddof=1))
+    return mean + float(stdtrit(count - 1, _CONFIDENCE)) * deviation / math.sqrt(count) <= 0
+
+
+def expected_changes(margins: Sequence[float], moves: Sequence[float]) -> float:
+    """Return the expected number of rightly labelled ones of as many new samples whose label changes.
+
+    The margin of a new sample lies with the same probability between any two neighbors of the ordered margins, and is
+    assumed to be uniformly distributed there. Without a wrongly labelled sample, one with the opposite of the smallest
+    margin is assumed. Changes of margins are normally distributed, or 0 for the share of the samples whose margins do
+    not change.
 
     Parameters
     ----------
     margins : sequence of float
-        Difference of the two largest scores of each sample that is labelled rightly.
+        Difference of the two largest scores of each sample, negative for those that are labelled wrongly.
     moves : sequence of float
         Change of this difference by the new weights, of every sample.
     """
-    deviation = math.sqrt(sum(each * each for each in moves) / len(moves))
-    if not deviation:
+    from scipy.special import ndtr  # imported on demand: loading takes longer than compiling a small network
+
+    changed = [each for each in moves if each]
+    if not changed:
         return 0.0
-    return sum(0.5 * math.erfc(margin / deviation / math.sqrt(2)) for margin in margins)
+    deviation = math.sqrt(sum(each * each for each in changed) / len(changed))
+    ends = np.sort(margins) / deviation
+    if ends[0] >= 0:
+        ends = np.append(-ends[0], ends)
+    width, right = np.diff(ends), np.maximum(ends, 0)
+    # Antiderivative of the probability that a normally distributed number exceeds a margin.
+    area = right * ndtr(-right) - np.exp(-np.square(right) / 2) / math.sqrt(2 * math.pi)
+    at_end = np.where(ends[1:] >= 0, ndtr(-right[1:]), 0.0)
+    inside = np.divide(np.diff(area), width, out=at_end, where=width > _LEAST_GAP)
+    return len(changed) / len(moves) * len(margins) / (len(margins) + 1) * float(inside.sum())
 
 
 def _largest_mean(count: int) -> float:

@@ -19,6 +19,9 @@ _log = logging.getLogger(__name__)
 _WARNING_DB = 20
 #: Ratio below which a warning is logged unless at least this share of the rows have the same largest element.
 _GOOD_DB, _GOOD_TOP1 = 30, 0.98
+#: Share of the samples that are labelled rightly below which a warning is logged for a budget in labels, and share of
+#: these above which one is logged for its size.
+_LEAST_RIGHT, _MOST_PERMITTED = 0.1, 0.1
 #: Number of nodes listed in a summary.
 _LISTED_NODES = 3
 #: Number of limiting nodes listed in a summary.
@@ -194,7 +197,18 @@ class LayerBits:
 
 
 @identity(
-    "WeightReport", "samples", "sqnr_db", "worse", "changed", "expected", "right", "right_before", "layers"
+    "WeightReport",
+    "samples",
+    "sqnr_db",
+    "worse",
+    "changed",
+    "expected",
+    "right",
+    "right_before",
+    "layers",
+    "held_out",
+    "permitted",
+    added=("held_out", "permitted"),
 )
 @dataclass(frozen=True)
 class WeightReport:
@@ -216,6 +230,11 @@ class WeightReport:
         Number of samples that are labelled rightly with these weights, and with 8-bit weights; None without labels.
     layers : tuple of LayerBits
         Bits of each layer whose weights may have fewer than 8 bits; empty if there is none.
+    held_out : bool
+        True if each sample was measured with weights that were fitted on the other half of the samples; False if
+        there were too few samples for that, so that the accuracy on others may be less.
+    permitted : int or None
+        Number of samples labelled worse that the budget permits; None for a budget in decibels.
     """
 
     samples: int
@@ -226,6 +245,8 @@ class WeightReport:
     right: int | None = None
     right_before: int | None = None
     layers: tuple[LayerBits, ...] = ()
+    held_out: bool = False
+    permitted: int | None = None
 
     @property
     def mean_bits(self) -> float:
@@ -249,6 +270,8 @@ class WeightReport:
             expected=expected,
             **counts,
             layers=tuple(restored(LayerBits, each) for each in document["layers"]),
+            held_out=bool(document.get("held_out", False)),
+            permitted=None if document.get("permitted") is None else int(document["permitted"]),
         )
 
 
@@ -395,13 +418,12 @@ def _weights(found: Mapping[str, Any] | None, exact: bool) -> list[str]:
     """Return the lines on the bits of weights and on the accuracy relative to 8 bits."""
     if found is None:
         return []
+    samples = counted(found["samples"], "held-out sample" if found.get("held_out") else "sample")
     if found["worse"] is None:
-        accuracy = f"{_db(found['sqnr_db'])} on {counted(found['samples'], 'sample')}"
+        accuracy = f"{_db(found['sqnr_db'])} on {samples}"
     else:
-        accuracy = (
-            f"{found['worse']} of {counted(found['samples'], 'sample')} labelled worse, {found['right']} right "
-            f"({found['right_before']} before)"
-        )
+        right, before = found["right"], found["right_before"]
+        accuracy = f"{found['worse']} of {samples} labelled worse, {right} right ({before} before)"
     if not found["layers"]:
         return [
             "weights are unchanged: no product multiplies quantized values by constant int8 weights of its own",
@@ -455,21 +477,13 @@ def _nothing(reasons: Collection[str]) -> str:
 
 
 def quality_warnings(document: Mapping[str, Any]) -> list[str]:
-    """Return a warning for each output with a low signal-to-noise ratio, and for labels that never are those found.
+    """Return a warning for each output with a low signal-to-noise ratio, and for budgets that permit too much.
 
     There are no warnings if the samples were random.
     """
     if document["random"]:
         return []
-    weights = document.get("weights")
-    labels = (
-        [
-            f"warning: none of the {counted(weights['samples'], 'sample')} is labelled rightly, so that an accuracy "
-            "budget in labels permits any loss: check the labels (y), which are indices of the output's largest element"
-        ]
-        if weights and weights["right_before"] == 0
-        else []
-    )
+    labels = _budget_warnings(document.get("weights"))
     compared = [
         each
         for each in document["outputs"]
@@ -482,6 +496,35 @@ def quality_warnings(document: Mapping[str, Any]) -> list[str]:
         for each in compared
         if (limit := _missed_limit(each)) is not None
     ]
+
+
+def _budget_warnings(found: Mapping[str, Any] | None) -> list[str]:
+    """Return a warning for each reason for which an accuracy budget may permit more loss than it seems to."""
+    if not found:
+        return []
+    samples, right, permitted = found["samples"], found["right_before"], found.get("permitted")
+    warnings, counts = (
+        [],
+        f"{right} of {counted(samples, 'sample')} {'is' if right == 1 else 'are'} labelled rightly",
+    )
+    if right == 0:
+        counts = f"none of the {counted(samples, 'sample')} is labelled rightly"
+    if right is not None and right < _LEAST_RIGHT * samples:
+        warnings.append(
+            f"warning: {counts}, so that an accuracy budget in labels permits nearly any loss: check the labels (y), "
+            "which are indices of the output's largest element"
+        )
+    elif right is not None and permitted is not None and permitted > _MOST_PERMITTED * right:
+        warnings.append(
+            f"warning: {counts}, and the accuracy budget permits that {permitted} of these are not: a signal-to-noise "
+            f"ratio has a unit ({permitted}dB)"
+        )
+    if not found.get("held_out") and found["layers"]:
+        warnings.append(
+            f"warning: the accuracy budget was checked on the {counted(samples, 'sample')} to which the weights were "
+            "fitted, so that the loss on others may be greater: with at least 8 different samples, half are held out"
+        )
+    return warnings
 
 
 def _missed_limit(output: Mapping[str, Any]) -> int | None:

@@ -32,6 +32,10 @@ _ASYMMETRY = 1e-4
 _DAMPING = 0.01
 #: The same for the moments of gradients, which vary more from sample to sample.
 _GRADIENT_DAMPING = 0.05
+#: Mean diagonal of moments up to which the elements count as constant, so that nothing is compensated.
+_LEAST_MOMENT = 1e-100
+#: Variance that elements have at least on other samples, relative to the mean of their squares.
+_LEAST_VARIANCE = 1e-4
 #: Steps that are tried for a row of weights, relative to the step that clips nothing.
 _FRACTIONS = np.linspace(1.0, 0.5, 26)
 #: Maximum number of passes over the weights in `refined`.
@@ -76,9 +80,10 @@ def weight_range(bits: int) -> tuple[int, int]:
 
 
 def damped(moments: NDArray, share: float = _DAMPING) -> Real:
-    """Return moments with a share of their mean diagonal added to the diagonal."""
+    """Return moments with a share of their mean diagonal added to the diagonal; 1 if that is too small to be used."""
     size = len(moments)
-    return np.asarray(moments + (share * float(np.trace(moments)) / size or 1.0) * np.eye(size))
+    mean = float(np.trace(moments)) / size
+    return np.asarray(moments + (share * mean if mean > _LEAST_MOMENT else 1.0) * np.eye(size))
 
 
 def steps_of_rows(weights: NDArray, bits: int, importance: Real | None = None) -> Real:
@@ -691,15 +696,18 @@ def _checked_moments(name: str, moments: ArrayLike | None, size: int) -> Real | 
             f"{name} must be {size} x {size} finite numbers, not of shape {list(np.shape(moments))}"
         )
     made = _finite(name, moments)
-    symmetric = np.abs(made - made.T).max() <= _ASYMMETRY * np.abs(made).max()
+    largest = _ASYMMETRY * np.abs(made).max()
+    symmetric = np.abs(made - made.T).max() <= largest
+    made = (made + made.T) / 2
     try:
         np.linalg.cholesky(damped(made))
     except np.linalg.LinAlgError:
         symmetric = False
-    if not symmetric or np.diag(made).min() < 0:
+    if not symmetric or np.diag(made).min() < -largest:
         raise InputError(
             f"{name} must be a symmetric, positive semidefinite matrix: mean products of elements"
         )
+    np.fill_diagonal(made, np.maximum(np.diag(made), 0))  # negative by rounding errors only
     return made
 
 
@@ -886,22 +894,40 @@ def moments_of_samples(graph: Graph, node: Node, values: Sequence[Mapping[str, N
     return moments_of(node, weights, operands)
 
 
-def statistics_of(node: Node, weights: NDArray, values: Sequence[NDArray]) -> tuple[Real, Real] | None:
+def statistics_of(
+    node: Node, weights: NDArray, values: Sequence[NDArray], *, centred: bool = False
+) -> tuple[Real, Real] | None:
     """Return the mean products of any two elements that contribute to one output, and their means.
 
     Parameters and conditions are those of `moments_of`; shapes are (groups, products, products) and (groups,
-    products).
+    products). With `centred`, moments are those of the deviations from the means, with the variance that elements
+    which are constant on the samples may have on others. They are summed without cancellation, as one sample after the
+    other is added (Chan, Golub and LeVeque, Updating Formulae and a Pairwise Algorithm for Computing Sample Variances,
+    1979).
     """
     depthwise = node.op == "depthwise_conv2d"
     products = weights[..., 0].size if depthwise else weights[0].size
     if node.op == "conv_transpose2d" or products > MAX_PRODUCTS or not values:
         return None
-    total, sums, count = 0.0, 0.0, 0
+    total, means, power, count = 0.0, 0.0, 0.0, 0
     for each in values:
         rows = _multiplied(node, weights, each.astype(np.float64))
-        total, sums, count = total + rows.swapaxes(1, 2) @ rows, sums + rows.sum(1), count + rows.shape[1]
-    moments, means = np.asarray(total) / count, np.asarray(sums) / count
-    return (moments, means) if np.isfinite(moments).all() else None
+        added = rows.shape[1]
+        if centred:
+            own = rows.mean(1)
+            apart = own - means
+            power = power + np.square(rows).sum((1, 2))
+            rows = rows - own[:, None]
+            total = total + apart[:, :, None] * apart[:, None] * (count * added / (count + added))
+            means = means + apart * (added / (count + added))
+        else:
+            means = means + (rows.mean(1) - means) * (added / (count + added))
+        total, count = total + rows.swapaxes(1, 2) @ rows, count + added
+    moments, found = np.asarray(total) / count, np.asarray(means)
+    if centred:
+        least = _LEAST_VARIANCE * np.asarray(power) / (count * products)
+        moments = moments + least[:, None, None] * np.eye(products)
+    return (moments, found) if np.isfinite(moments).all() else None
 
 
 def _multiplied(node: Node, weights: NDArray, x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -135,7 +135,7 @@ STABLE = {
     "Unit": "LOAD MATRIX FUSE STORE",
     "Walk": "dims x y",
     "WideQuality": "nodes sqnr_db",
-    "WeightReport": "samples sqnr_db worse changed expected right right_before layers",
+    "WeightReport": "samples sqnr_db worse changed expected right right_before layers held_out permitted",
 }
 
 
