@@ -277,7 +277,7 @@ def _end(
 ) -> None:
     """Print the summary, and write the picture and the report if requested."""
     from compiler.cli.run import head
-    from compiler.visualize.svg.charts import draw_serving
+    from compiler.visualize.charts import draw_serving
 
     if history.cycles:  # without results, an error follows
         parts = [history.summary(adapted=args.adapt)] + ([governor.summary()] if governor else [])
