@@ -308,7 +308,8 @@ class AccuracyBudget:
     def __post_init__(self) -> None:
         if sum(each is not None for each in (self.worse, self.sqnr_db, self.share)) != 1:
             raise InputError(
-                "accuracy_budget must have a number of labels (worse), decibels (sqnr_db) or a share of requests (share)"
+                "accuracy_budget must have either a number of labels (worse), decibels (sqnr_db) or a share of "
+                "requests (share)"
             )
         worse, decibels = self.worse, self.sqnr_db
         if worse is not None:
