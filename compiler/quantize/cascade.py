@@ -114,8 +114,7 @@ def fit_cascade(
     Layers lose bits in the order of `bit_steps`, the least additional noise for each cycle that is saved by estimate
     first. For each number of steps that saves cycles, the least threshold is chosen with which the budget is kept: the
     estimated share of requests whose label is accepted and differs is at most half of the budget, with a confidence of
-    90%, and the counted share on the samples is within the budget. The network with the fewest expected cycles is
-    returned.
+    90%, and so is the share that is counted on the samples. The network with the fewest expected cycles is returned.
 
     The estimate is a residual bootstrap: the differences of the scores of both networks on a sample are added to the
     narrow network's scores on every sample, and the pairs whose label changes are counted if the label is accepted.
@@ -133,7 +132,7 @@ def fit_cascade(
     cycles : callable
         Estimates the cycles of a graph.
     config : MlaConfig
-        Target.
+        Hardware configuration of the target.
     rounding : Kernels
         Kernels whose rounding is used for evaluation.
     lanes : int
@@ -290,9 +289,9 @@ def _threshold(
         accepted = narrow.confidence >= least
         changes = moved & accepted[:, None]
         variance = (changes.mean(1).var() + changes.mean(0).var()) / count
-        expected = float(changes.mean())
-        limit = expected + _LIMIT_SIGMAS * math.sqrt(variance)
-        if limit > _USED_BUDGET * share or (accepted & different).sum() > share * count:
+        estimate, counted = float(changes.mean()), float((accepted & different).mean())
+        limit = max(estimate + _LIMIT_SIGMAS * math.sqrt(variance), counted)
+        if limit > _USED_BUDGET * share:
             break
-        found = least, expected, limit
+        found = least, max(estimate, counted), limit
     return found

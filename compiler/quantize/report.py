@@ -282,7 +282,7 @@ class CascadeReport:
         Number of samples whose label is accepted and differs from that of the exact network.
     expected, limit : float
         Estimated share of requests whose label is accepted and differs, and upper limit of this estimate with a
-        confidence of 90%.
+        confidence of 90%; both are at least the share on the samples.
     fallbacks : float
         Share of the samples whose label is not accepted.
     cycles, exact_cycles : float

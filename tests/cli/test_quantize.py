@@ -130,9 +130,16 @@ def test_accuracy_budget_of_quantized_model_counts_labels(mla, tmp_path, caplog)
     ("options", "text"),
     [
         (["--accuracy-budget", "2"], "--accuracy-budget needs calibration samples (--calibrate)"),
-        (["--accuracy-budget", "0dB"], "must be a number of labels or decibels such as 30dB, not '0dB'"),
-        (["--accuracy-budget", "many"], "must be a number of labels or decibels such as 30dB, not 'many'"),
+        (["--accuracy-budget", "0dB"], "or more than 0% and less than 100% of the requests, not '0dB'"),
+        (["--accuracy-budget", "many"], "must be a number of labels, decibels such as 30dB, or more than 0%"),
         (["--accuracy-budget", "1", "--calibrate", "DATA"], "labels in 'y'"),
+        (["--accuracy-budget", "0%"], "more than 0% and less than 100% of the requests, not '0%'"),
+        (["--accuracy-budget", "100%"], "more than 0% and less than 100% of the requests, not '100%'"),
+        (["--accuracy-budget", "0.5%"], "--accuracy-budget needs calibration samples (--calibrate)"),
+        (
+            ["--accuracy-budget", "0.5%", "--calibrate", "DATA"],
+            "--accuracy-budget: a share of requests needs one output that is an int8 or uint8 softmax of one row",
+        ),
     ],
 )
 def test_unsuitable_accuracy_budgets_are_rejected(mla, network, data, options, text):
