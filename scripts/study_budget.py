@@ -88,7 +88,8 @@ def measured(
     ):
         session = compiler.Session(device, network)
         for sample in samples:
-            (output,), taken = (found := session.measure(sample))[0].values(), found[1]
+            outputs, taken = session.measure(sample)
+            (output,) = outputs.values()
             labels.append(int(output.argmax()))
             cycles.append(taken)
             task.advance(1)
@@ -177,7 +178,8 @@ def main() -> int:
             f"calibrated on {each.calibrated}, threshold {each.threshold}: expected {each.expected:.3%} changed, limit "
             f"{each.limit:.3%}\n"
             f"  {each.measured} others: {each.cycles:,.0f} instead of {each.exact_cycles:,.0f} cycles, "
-            f"{each.fallbacks} fallbacks, {each.changed} labels changed, {each.right} right ({each.right_before} before)\n"
+            f"{each.fallbacks} fallbacks, {each.changed} labels changed, {each.right} right "
+            f"({each.right_before} before)\n"
             f"  {each.requests} requests: {each.served_cycles:,.0f} cycles, "
             f"{each.exact_cycles / each.served_cycles:.3f} times as fast, {each.audited} audited, at most "
             f"{each.upper:.2%} changed"

@@ -126,6 +126,23 @@ def test_accuracy_budget_of_quantized_model_counts_labels(mla, tmp_path, caplog)
     assert wrong.status == 2 and "--accuracy-budget: labels must be 0..11, not 40" in wrong.err
 
 
+def test_cascade_within_a_budget_in_percent_is_served(mla, tmp_path):
+    """The calibration file may have labels, which do not matter."""
+    data, lines, report = tmp_path / "labeled.npz", tmp_path / "lines.jsonl", tmp_path / "report.json"
+    images = np.random.default_rng(0).integers(-128, 128, (32, 49, 10, 1)).astype(np.int8)
+    np.savez(data, x=images, y=np.zeros(32, np.int64))
+    np.save(tmp_path / "requests.npy", images[:3])
+    budget = ("--calibrate", data, "--accuracy-budget", "90%", "--no-cache", "--no-db")
+    files = ("--input", tmp_path / "requests.npy", "--out", lines, "--json", report)
+    found = mla("serve", trained("kws_ref_model"), *budget, *files, "--device", "golden")
+    assert found.status == 0 and "audited labels changed" in found.err
+    *requests, audit = map(json.loads, lines.read_text().splitlines())
+    assert len(requests) == 3 and all(each["variant"] and each["why"] for each in requests)
+    written = json.loads(report.read_text())["audit"]
+    assert written == audit["audit"] and written["accepted"] + written["fallbacks"] == 3
+    assert written["budget"] == 0.9 and not written["rolled_back"]
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -6,6 +6,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ from hw.config import load_target
 from hw.errors import InputError
 from scripts.networks.digits import MODEL
 from tests.support.classifiers import classifier, samples_of_classes
+from tests.support.float_graphs import CONV, IMAGE, graph_of, numbers
+from tests.support.onnx_models import node
 
 BUDGET = AccuracyBudget(share=0.02)
 
@@ -241,3 +244,37 @@ def test_few_samples_and_searches_are_rejected(graph: Graph) -> None:
 def test_shares_out_of_range_are_rejected(share: float) -> None:
     with pytest.raises(InputError, match="share must be between 0 and 1"):
         AccuracyBudget(share=share)
+
+
+def test_cascade_of_a_float_model(tmp_path: Path) -> None:
+    """Inputs and outputs are real; the host converts them. Outputs are those of the quantized graphs."""
+    constants = {
+        "a": numbers(16, 3, 3, 3, scale=0.3),
+        "b": numbers(16, 16, 3, 3, scale=0.2),
+        "w": numbers(16, 5, scale=3.0),
+    }
+    nodes = [
+        node("Conv", "x a", "c", **CONV),
+        node("Relu", "c", "r"),
+        node("Conv", "r b", "e", **CONV),
+        node("Relu", "e", "s"),
+        node("GlobalAveragePool", "s", "g"),
+        node("Flatten", "g", "f"),
+        node("MatMul", "f w", "m"),
+        node("Softmax", "m", "y", axis=1),
+    ]
+    graph = graph_of(tmp_path, nodes, constants)
+    seeds = np.random.default_rng(0).permutation(60)
+    inputs = [{"x": numbers(*IMAGE, seed=int(seed), scale=float(0.3 + seed / 20))} for seed in seeds]
+    calibration, held = inputs[:48], inputs[48:]
+    cascade = compile(graph, "n4", calibration=calibration, accuracy_budget=AccuracyBudget(share=0.5))
+    usual = compile(graph, "n4", calibration=calibration)
+    assert report_of(cascade).threshold is not None and cascade.quantization.outputs  # type: ignore[union-attr]
+    with GoldenDevice(cascade.config, dram_bytes(cascade)) as device:
+        session, exact = Session(device, cascade), 0
+        for sample in held:
+            (found,), (wanted,) = session.run(sample).values(), usual(**sample).values()
+            assert found.dtype == wanted.dtype == np.float32
+            if session.taken[0][1] > exact:
+                np.testing.assert_array_equal(found, wanted)
+            exact = session.taken[0][1]
