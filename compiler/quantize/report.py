@@ -503,8 +503,8 @@ def _cascade(found: Mapping[str, Any] | None) -> list[str]:
         ]
     layers = ", ".join(f"{_short(each['node'])} {each['bits']}" for each in found["layers"])
     return [
-        f"cascade for a budget of {budget}: the label of a network with fewer bits is accepted if its largest output "
-        f"is at least {found['threshold']}, otherwise the exact network runs",
+        f"cascade for a budget of {budget}: a network with fewer bits answers if its largest output is at least "
+        f"{found['threshold']}",
         f"  on {samples}: {found['fallbacks']:.1%} not accepted, {found['changed']} accepted labels changed; expected "
         f"{found['expected']:.3%}, upper limit {found['limit']:.3%} (90%)",
         f"  estimated cycles: {found['cycles']:,.0f} per request, {found['exact_cycles']:,.0f} if computed exactly",
