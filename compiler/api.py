@@ -141,8 +141,9 @@ def compile(
         all nodes, "auto" for as few results as meet `accuracy_budget`, or else 30 dB, relative to the float model
         (docs/quantization.md).
     accuracy_budget : AccuracyBudget or None
-        Loss of accuracy, on the calibration samples, that weights with 2 to 7 bits may cause; the model may also be a
-        quantized one. None: weights have 8 bits, or those of the model.
+        Loss of accuracy that weights with 2 to 7 bits may cause, on the calibration samples; the model may also be a
+        quantized one. With a share of requests, two networks are compiled, and the exact one runs if the one with few
+        bits is not certain of the label (docs/quantization.md). None: weights have 8 bits, or those of the model.
     dram : DramTiming
         Latency and bandwidth of the DRAM to schedule for. Programs run with any DRAM and give the same outputs.
     limits : MemoryLimits
@@ -200,8 +201,12 @@ def compile(
     checks.of_type("host_costs", host_costs, HostCosts, "a HostCosts")
     config = load_target(target) if isinstance(target, str) else target
     checks.of_type("target", config, MlaConfig, "the name of a target, a TOML file, or an MlaConfig")
-    _check_dispatch(config, batch, batches, schedule, skip, reuse)
-    dispatches = bool(batches or reuse or skip is not None)
+    budget = checks.of_type(
+        "accuracy_budget", accuracy_budget, (AccuracyBudget, type(None)), "an AccuracyBudget"
+    )
+    cascades = budget is not None and budget.share is not None
+    _check_dispatch(config, batch, batches, schedule, skip, reuse, cascades=cascades)
+    dispatches = bool(batches or reuse or skip is not None or cascades)
     source = (
         model
         if isinstance(model, ModelSource)
@@ -223,9 +228,7 @@ def compile(
         reuse=reuse,
         keep_float=keep_float,
         int16=int16,
-        accuracy_budget=checks.of_type(
-            "accuracy_budget", accuracy_budget, (AccuracyBudget, type(None)), "an AccuracyBudget"
-        ),
+        accuracy_budget=budget,
         dram=dram,
         limits=limits,
         fuse=fuse and schedule is None and not dispatches and record is None,
@@ -507,7 +510,14 @@ def _check_safe(network: CompiledNetwork, store: ContentStore | None) -> None:
 
 
 def _check_dispatch(
-    config: MlaConfig, batch: int, batches: tuple[int, ...], schedule: Schedule | None, skip: Any, reuse: Any
+    config: MlaConfig,
+    batch: int,
+    batches: tuple[int, ...],
+    schedule: Schedule | None,
+    skip: Any,
+    reuse: Any,
+    *,
+    cascades: bool,
 ) -> None:
     """Raise InputError if an option of dynamic dispatch is invalid or conflicts with another option."""
     checks.of_type("skip", skip, (str, type(None)), "the name of a tensor, or None")
@@ -517,6 +527,9 @@ def _check_dispatch(
     other = "batches" if batches else "skip" if skip is not None else "a schedule" if schedule else ""
     if reuse and other:
         raise InputError(f"reuse cannot be combined with {other}")
+    other = other or ("reuse" if reuse else f"batch {batch}" if batch != 1 else "")
+    if cascades and other:
+        raise InputError(f"accuracy_budget: a share of requests cannot be combined with {other}")
     if batches and batch != 1:
         raise InputError(f"batch must be omitted if batches is given, not {batch}")
     if batches and schedule is not None:

@@ -268,14 +268,14 @@ def unroll_factors(unroll: int | Mapping[str, int] | None) -> tuple[tuple[str, i
     return tuple(sorted(factors.items()))
 
 
-@identity("AccuracyBudget", "worse", "sqnr_db", "labels")
+@identity("AccuracyBudget", "worse", "sqnr_db", "labels", "share", added=("share",))
 @dataclass(frozen=True)
 class AccuracyBudget:
     """Loss of accuracy that a user permits for weights with fewer bits, on the calibration samples and on others.
 
     It is measured on samples to which the weights are not fitted, if there are at least eight different ones.
     The loss is relative to the model with 8-bit weights, or to the float model if the compiler also chooses the results
-    that become int16 ("auto").
+    that become int16 ("auto"). A share of requests makes the network a cascade (docs/quantization.md).
 
     Parameters
     ----------
@@ -286,11 +286,14 @@ class AccuracyBudget:
         Smallest signal-to-noise ratio of each output in dB, relative to the outputs with 8-bit weights.
     labels : sequence of int
         Label of each calibration sample, for `worse`.
+    share : float or None
+        Largest share of requests whose label may differ from that with 8-bit weights, between 0 and 1.
 
     Raises
     ------
     InputError
-        Not exactly one of `worse` and `sqnr_db` is given, or it is out of range, or labels are missing or not integers.
+        Not exactly one of `worse`, `sqnr_db` and `share` is given, or it is out of range, or labels are missing or not
+        integers.
 
     Examples
     --------
@@ -301,11 +304,13 @@ class AccuracyBudget:
     worse: int | None = None
     sqnr_db: float | None = None
     labels: Sequence[int] = ()
+    share: float | None = None
 
     def __post_init__(self) -> None:
-        if (self.worse is None) == (self.sqnr_db is None):
+        if sum(each is not None for each in (self.worse, self.sqnr_db, self.share)) != 1:
             raise InputError(
-                "accuracy_budget must have either a number of labels (worse) or decibels (sqnr_db)"
+                "accuracy_budget must have either a number of labels (worse), decibels (sqnr_db) or a share of "
+                "requests (share)"
             )
         worse, decibels = self.worse, self.sqnr_db
         if worse is not None:
@@ -318,6 +323,11 @@ class AccuracyBudget:
             if isinstance(decibels, bool) or not isinstance(decibels, Real) or not 0 < decibels < math.inf:
                 raise InputError(f"accuracy_budget: sqnr_db must be a positive number, not {shown(decibels)}")
             object.__setattr__(self, "sqnr_db", float(decibels))
+        share = self.share
+        if share is not None:
+            if isinstance(share, bool) or not isinstance(share, Real) or not 0 < share < 1:
+                raise InputError(f"accuracy_budget: share must be between 0 and 1, not {shown(share)}")
+            object.__setattr__(self, "share", float(share))
         try:
             labels = tuple(operator.index(label) for label in self.labels)
         except TypeError:
@@ -435,6 +445,17 @@ class CompileOptions:
             raise InputError(
                 "accuracy_budget needs calibration samples (--calibrate, `calibration` in Python)"
             )
+
+    @property
+    def bits_budget(self) -> AccuracyBudget | None:
+        """Budget within which the weights of the network have fewer bits; None for a cascade or without a budget."""
+        budget = self.accuracy_budget
+        return None if budget is None or budget.share is not None else budget
+
+    @property
+    def cascades(self) -> bool:
+        """True for a budget that makes the network a cascade."""
+        return self.accuracy_budget is not None and self.accuracy_budget.share is not None
 
     def runs(self, name: str) -> bool:
         """Return whether a pass of `PASSES` runs."""

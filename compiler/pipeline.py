@@ -73,7 +73,14 @@ from compiler.reference import Kernels
 from compiler.reference.control import MAX_ITERATIONS
 from compiler.runtime.batch_sizes import with_sizes
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.known_results import check_single, single, tensor_named, with_reuse, with_skip
+from compiler.runtime.known_results import (
+    check_single,
+    single,
+    tensor_named,
+    with_cascade,
+    with_reuse,
+    with_skip,
+)
 from compiler.runtime.program_text import with_texts
 from compiler.runtime.stages import LayerInfo, NetworkState, Stage, control_of
 from compiler.schedule.schedule import LayerSchedule, Schedule
@@ -150,10 +157,58 @@ def build(
         network = with_skip(compile_variant(single_program), options.skip, record.streams, options.offset)
     elif options.reuse:
         network = with_reuse(compile_variant(single_program), options.offset)
+    elif options.cascades:
+        network = _cascade(graph, config, options, record)
     else:
         network = compile_variant(options)
     record.network = network
     return network
+
+
+def _cascade(
+    graph: Graph, config: MlaConfig, options: CompileOptions, record: CompilationTrace
+) -> CompiledNetwork:
+    """Compile a network with few bits and the exact network, which runs if the former is not certain of the label.
+
+    The exact network is compiled alone if no cascade is expected to take fewer cycles within the budget.
+
+    Raises
+    ------
+    InputError
+        The output is not a softmax as `confidence_of` requires, or the programs do not fit together.
+    """
+    from compiler.quantize.cascade import confidence_of, fit_cascade
+
+    single_program = replace(options, single=True, offset=0)
+    prepared = ModelCompiler(graph, config, single_program, record)
+    quantized, budget = record.graphs["quantized"], options.accuracy_budget
+    assert budget is not None and budget.share is not None and options.calibration is not None
+    confidence_of(quantized)
+    plain = replace(single_program, accuracy_budget=None, calibration=None, keep_float=(), int16=())
+
+    def cycles(made: Graph) -> float:
+        parts = ModelCompiler(made, config, plain).parts
+        return sum(each for _, each in _layers(list(parts_in(parts)), config, plain))
+
+    narrow, report = fit_cascade(
+        quantized,
+        options.calibration,
+        budget.share,
+        cycles,
+        config,
+        rounding=cast(Kernels, options.rounding),
+        lanes=_lanes(config),
+    )
+    whole = prepared.report or QuantizationReport(report.samples, 0, False, (), ())
+    if narrow is None:
+        exact = ModelCompiler(quantized, config, replace(plain, single=False, offset=options.offset), record)
+        made = exact.network(None, record)
+    else:
+        exact, streams = prepared.network(None, record), CompilationTrace()
+        few = ModelCompiler(narrow, config, plain).network(None, streams)
+        assert report.threshold is not None
+        made = with_cascade(exact, few, streams.streams, report.threshold, options.offset)
+    return replace(made, quantization=replace(whole, cascade=report))
 
 
 class ModelCompiler:
@@ -181,6 +236,11 @@ class ModelCompiler:
     ):
         #: Full hardware configuration, and the configuration reduced to the memory limits.
         self.machine, self.config = config, options.limits.within(config)
+        if options.cascades and not options.single:
+            raise InputError(
+                "accuracy_budget: a share of requests makes a cascade of two networks, for which no programs can be "
+                "searched; compile it, or use a budget in labels or decibels"
+            )
         self.options, record = options, record or CompilationTrace()
         record.config, record.rounding = config, options.rounding
         record.graphs["imported"] = graph
@@ -313,7 +373,7 @@ def _integer_graph(
     if options.int16:
         raise InputError(f"int16 is for float models; {graph.name} {why}")
     graph = factor_blocks(chains_as_tables(graph, options.rounding), _lanes(config))
-    if options.accuracy_budget is None:
+    if options.bits_budget is None:
         return graph, None
     graph, weights = _with_bits(graph, config, options)
     return graph, QuantizationReport(weights.samples, 0, False, (), (), weights=weights)
@@ -333,12 +393,12 @@ def _with_bits(
     """
     from compiler.quantize.bits import fit_bits
 
-    assert options.calibration is not None and options.accuracy_budget is not None
+    assert options.calibration is not None and options.bits_budget is not None
     rounding = cast(Kernels, options.rounding)
     return fit_bits(
         graph,
         options.calibration,
-        options.accuracy_budget,
+        options.bits_budget,
         rounding=rounding,
         lanes=_lanes(config),
         exact=exact,
@@ -357,10 +417,10 @@ def _quantized(graph: Graph, config: MlaConfig, options: CompileOptions) -> tupl
         rounding=cast(Kernels, options.rounding),
         random=given is None,
         lanes=_lanes(config),
-        budget=options.accuracy_budget,
+        budget=options.bits_budget,
     )
     made = simplify(made)
-    if options.accuracy_budget is not None:
+    if options.bits_budget is not None:
         if is_float(made):
             causes = dict.fromkeys(why for why in report.kept.values() if why != BOUNDARY_REASON)
             reasons = "; ".join(causes) or "it has no node that can be quantized"
@@ -638,7 +698,7 @@ class _Compilation:
             executable = replace(executable, config=self.compiler.machine)
             alone = body_floor(its, traffic)
             skipped = [each.name for each in inputs] == [self.compiler.skip]
-            spared = alone if skipped or self.options.reuse else None
+            spared = alone if skipped or self.options.reuse or self.options.cascades else None
             stages.append(
                 Stage(
                     inputs,

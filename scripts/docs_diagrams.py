@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.visualize.svg.svg import COLOURS, INK, SMALL, SOFT, Point, Svg, point
+from compiler.visualize.svg import COLOURS, INK, SMALL, SOFT, Point, Svg, point
 
 #: Text sizes of titles and lines, line spacing, and corner radius of edges, in pixels.
 _TITLE, _LINE, _STEP, _RADIUS = 11.5, 9.5, 12.5, 6.0

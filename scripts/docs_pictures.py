@@ -3,7 +3,7 @@
 from compiler.api import compile
 from compiler.pipeline import CompilationTrace
 from compiler.visualize.formats import to_svg
-from compiler.visualize.graphs.stages import view_of
+from compiler.visualize.stages import view_of
 from scripts.docs_diagrams import diagrams
 from scripts.networks.digits import MODEL
 

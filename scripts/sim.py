@@ -27,7 +27,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.serving.request import Request, RequestSource
 from compiler.util.files import write_output, write_report
 from compiler.util.progress import progress
-from compiler.visualize.svg.charts import draw_serving
+from compiler.visualize.charts import draw_serving
 from cosim.device import Device
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target

@@ -308,7 +308,8 @@ def chosen_bits(found: Mapping[Key, WeightReader], mean: float) -> dict[Key, int
     }
     by_text = {str(key): key for key in found}
     bits, total = dict.fromkeys(found, MAX_BITS), MAX_BITS * sum(sizes.values())
-    for text, count in bit_steps(noise, {str(key): size for key, size in sizes.items()}):
+    costs = {str(key): [size * each for each in range(MIN_BITS, MAX_BITS + 1)] for key, size in sizes.items()}
+    for text, count in bit_steps(noise, costs):
         if total <= mean * sum(sizes.values()):
             break
         total -= (bits[by_text[text]] - count) * sizes[by_text[text]]

@@ -8,7 +8,7 @@ from typing import Any
 from compiler.llm.data.examples import CORPUS
 from compiler.llm.evaluation import GROUP_SIZE
 from compiler.util.files import read_input, write_output
-from compiler.visualize.svg.charts import draw_rounds
+from compiler.visualize.charts import draw_rounds
 from hw.errors import InputError
 from scripts.eval_lm import evaluate_model
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from compiler.bench.suite import bare_array_share
 from compiler.util.tables import Column, figures, format_table
-from compiler.visualize.svg.svg import CAUSE_COLOURS, SOFT, Svg, shortened
+from compiler.visualize.svg import CAUSE_COLOURS, SOFT, Svg, shortened
 
 _COLUMNS = (
     Column("case", shrinks=True),

@@ -2,6 +2,7 @@
 
 import argparse
 import inspect
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -118,7 +119,9 @@ def add_compile(parser: argparse.ArgumentParser, *, fuse: bool = False) -> None:
         type=_accuracy_loss,
         help="round the weights of each layer, also those of a quantized model, to as few bits as this loss on the "
         "samples of --calibrate permits, measured on those to which the weights are not fitted: N samples labelled "
-        "worse (the file then has the labels in y), or a signal-to-noise ratio such as 30dB (default: none, 8 bits)",
+        "worse (the file then has the labels in y), or a signal-to-noise ratio such as 30dB; a share of the requests "
+        "such as 0.5%% makes a cascade, whose exact network runs if the label of one with few bits is not certain "
+        "(default: none, 8 bits)",
     )
     for option, text in (("--enable", "run"), ("--disable", "do not run")):
         parser.add_argument(
@@ -199,15 +202,24 @@ def add_compile(parser: argparse.ArgumentParser, *, fuse: bool = False) -> None:
 
 
 def _accuracy_loss(text: str) -> dict[str, int | float]:
-    """Parse an argument, a number of labels or decibels as `30dB`: the arguments of an AccuracyBudget."""
+    """Parse an argument, a number of labels, decibels as `30dB` or `0.5%`: the arguments of an AccuracyBudget."""
     from hw.errors import shown
 
-    number = re.fullmatch(r"(\d{1,9})|(\d{1,3}(?:\.\d{1,9})?) ?[dD][bB]", text, re.ASCII)
-    if number is None or (number[2] and float(number[2]) <= 0):
+    number = re.fullmatch(r"(\d{1,9})|(\d{1,3}(?:\.\d{1,9})?) ?([dD][bB]|%)", text, re.ASCII)
+    most = 100 if number and number[3] == "%" else math.inf
+    if number is None or (number[2] and not 0 < float(number[2]) < most):
         raise argparse.ArgumentTypeError(
-            f"must be a number of labels or decibels such as 30dB, not {shown(text)}"
+            "must be a number of labels, decibels such as 30dB, or more than 0% and less than 100% of the requests, "
+            f"not {shown(text)}"
         )
-    return {"worse": int(number[1])} if number[1] else {"sqnr_db": float(number[2])}
+    if number[1]:
+        return {"worse": int(number[1])}
+    return {"share": float(number[2]) / 100} if number[3] == "%" else {"sqnr_db": float(number[2])}
+
+
+def has_share(args: argparse.Namespace) -> bool:
+    """Return True if `--accuracy-budget` is a share of requests, which makes the network a cascade."""
+    return "share" in (args.accuracy_budget or {})
 
 
 def _unrolled(text: str) -> tuple[str, int]:
@@ -395,13 +407,16 @@ def source_of(
 
 def _budgeted(args: argparse.Namespace, source: "ModelSource") -> "tuple[list[Sample], AccuracyBudget]":
     """Return the calibration samples and the accuracy budget, with the labels of the samples if it is one of labels."""
-    from compiler.cli.inputs import read_labeled, read_samples
+    from compiler.cli.inputs import has_labels, read_labeled, read_samples
     from compiler.options import AccuracyBudget
     from hw.errors import InputError
 
     if not args.calibrate:
         raise InputError("--accuracy-budget needs calibration samples (--calibrate)")
-    if "sqnr_db" in args.accuracy_budget:
+    if has_share(args) and has_labels(args.calibrate):  # which do not matter: changes of labels count
+        samples, _ = read_labeled(args.calibrate, None, source.inputs, "reference")
+        return samples, AccuracyBudget(**args.accuracy_budget)
+    if "worse" not in args.accuracy_budget:
         samples = read_samples(source.inputs, args.calibrate, None, args.seed)
         return samples, AccuracyBudget(**args.accuracy_budget)
     samples, labels = read_labeled(args.calibrate, None, source.inputs, "reference")

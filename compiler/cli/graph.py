@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the model at the requested stage, or write it to a file."""
     from compiler.passes import FORMER_NAMES
     from compiler.visualize.formats import FORMATS
-    from compiler.visualize.graphs.stages import STAGES, view_of
+    from compiler.visualize.stages import STAGES, view_of
 
     named = FORMER_NAMES.get(args.stage, args.stage)
     if named is not None and named not in STAGES:
@@ -92,7 +92,7 @@ def _record(args: argparse.Namespace, stage: str) -> "CompilationTrace":
     from compiler.cli.compile import compile_model
     from compiler.passes import simplify
     from compiler.pipeline import CompilationTrace
-    from compiler.visualize.graphs.stages import EARLY
+    from compiler.visualize.stages import EARLY
     from hw.config import load_target
 
     graph = _read(args)

@@ -461,6 +461,14 @@ def read_labeled(
     return _samples(path, tensors, inputs, rounding), arrays[LABEL_NAME]
 
 
+def has_labels(path: Path) -> bool:
+    """Return True for an .npz file with labels; raise InputError if it cannot be read."""
+    if _suffix(path) in _MEDIA:
+        return False
+    with open_arrays(path) as file:
+        return file.named and LABEL_NAME in file.arrays
+
+
 def read_labels(path: Path, limit: int | None) -> NDArray:
     """Return the labels of an .npz file of labeled samples, without a check of the inputs.
 

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from compiler.cli.compile import REFERENCE, add_compile, add_dispatch
+from compiler.cli.compile import REFERENCE, add_compile, add_dispatch, has_share
 from compiler.cli.exit_status import with_warnings
 from compiler.cli.options import (
     add_db,
@@ -39,7 +39,7 @@ from hw.errors import shown
 if TYPE_CHECKING:
     from compiler.online_tuning.observers import ServingHistory
     from compiler.online_tuning.search_worker import SearchJob
-    from compiler.online_tuning.serve import Change
+    from compiler.online_tuning.serve import Audits, Change
     from compiler.runtime.compiled import CompiledNetwork
     from compiler.serving.power import PowerGovernor, PowerLimits
 
@@ -234,7 +234,7 @@ def run(args: argparse.Namespace) -> int:
     check_method(args)
     arrivals = _arrivals(args)
     network, job = _network(args)
-    reusing = _reusing(args)
+    reusing, audits = _reusing(args), _audits(args)
     serving = Serving(
         network,
         dram_of(args),
@@ -248,6 +248,7 @@ def run(args: argparse.Namespace) -> int:
         reusing,
         _power_limits(args),
         None if arrivals is None else args.clock or _CLOCK_MHZ,
+        audits,
     )
     requests = requests_of(args, network)
     if arrivals is not None:
@@ -277,7 +278,7 @@ def _end(
 ) -> None:
     """Print the summary, and write the picture and the report if requested."""
     from compiler.cli.run import head
-    from compiler.visualize.svg.charts import draw_serving
+    from compiler.visualize.charts import draw_serving
 
     if history.cycles:  # without results, an error follows
         parts = [history.summary(adapted=args.adapt)] + ([governor.summary()] if governor else [])
@@ -324,7 +325,14 @@ def _check(args: argparse.Namespace) -> None:
                 raise InputError(f"{option} cannot be combined with {power}")
         if args.conditions_at:
             raise InputError(f"--conditions-at cannot be combined with {power}")
+    share = has_share(args)
+    if share:
+        for option, there in {**given, "--adapt": args.adapt, "--reuse": args.reuse}.items():
+            if there:
+                raise InputError(f"{option} cannot be combined with an --accuracy-budget in percent")
     timed = next((f"--{name}" for name in ("interval", "arrivals") if vars(args)[name] is not None), None)
+    if share and (power or timed):
+        raise InputError(f"{power or timed} cannot be combined with an --accuracy-budget in percent")
     if timed and args.reuse:
         raise InputError(f"--reuse cannot be combined with {timed}")
     if args.device == "golden" and (args.adapt or args.conditions_at or power or timed):
@@ -350,6 +358,26 @@ def _reusing(args: argparse.Namespace) -> "CompiledNetwork | None":
     return network_of(args) if args.reuse else None
 
 
+def _audits(args: argparse.Namespace) -> "Audits | None":
+    """Return the cascade and the settings of its audits, if `--accuracy-budget` is a share of requests."""
+    from compiler.cli.run import network_of
+    from compiler.online_tuning.serve import Audits
+
+    return Audits(network_of(args), args.seed, used_database(args)) if has_share(args) else None
+
+
+def _exactly(args: argparse.Namespace) -> argparse.Namespace:
+    """Return the options with which the exact network of a cascade is compiled."""
+    from compiler.cli.compile import model_source
+
+    if args.model.suffix.lower() == PACKAGE_SUFFIX:
+        return args  # the options are rejected
+    floating = model_source(args).floating
+    return argparse.Namespace(
+        **vars(args) | {"accuracy_budget": None, "calibrate": args.calibrate if floating else None}
+    )
+
+
 def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | None]":
     """Return the initial network, and the search job if `--adapt` is given."""
     from compiler.cli.compile import compile_model, read_schedule, source_of
@@ -360,6 +388,7 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
     from hw.config import load_target
 
     args = argparse.Namespace(**vars(args) | {"reuse": False})
+    args = _exactly(args) if has_share(args) else args
     if not args.adapt:
         return network_of(args), None
     targets = targets_of(args, Objective.THROUGHPUT)

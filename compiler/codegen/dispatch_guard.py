@@ -93,6 +93,11 @@ def equal(statistic: Statistic, value: int) -> Guard:
     return Guard(Compare.EQ, STATISTIC_BASE + statistic, value & MASK)
 
 
+def at_least(statistic: Statistic, value: int) -> Guard:
+    """Return the guard that holds if a statistic, compared as a signed number, is at least `value`."""
+    return Guard(Compare.GE, STATISTIC_BASE + statistic, value & MASK)
+
+
 @dataclass(frozen=True)
 class GuardedProgram:
     """Program that runs instead of another program if its guard holds."""

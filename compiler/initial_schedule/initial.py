@@ -705,9 +705,13 @@ _IRRELEVANT = frozenset({"name", "nodes", "ops", "x", "y", "shapes", "x_zp"})
 def _known_schedule(
     context: TilingContext, layer: Layer, known: dict[tuple, tuple[float, LayerSchedule]]
 ) -> tuple[float, LayerSchedule]:
-    """Return the result of `_schedule`, which is the same for layers that differ only in names and constants."""
+    """Return the result of `_schedule`, which is the same for layers that differ only in names and constants.
+
+    Layers whose weights have few bits, which MATRIX multiplies at twice the rate, differ from others.
+    """
+    joins = getattr(layer, "joins_tiles", None)
     names = (layer.x, layer.y, *layer.inputs)
-    key: tuple = (type(layer), replace(context, on_chip=bool))
+    key: tuple = (type(layer), replace(context, on_chip=bool), joins is not None and joins(context.config))
     key += tuple((layer.shapes[name], context.on_chip(name)) for name in names)
     key += tuple(
         _without_values(getattr(layer, item.name)) for item in fields(layer) if item.name not in _IRRELEVANT

@@ -152,6 +152,7 @@ _LOGGED = (
     "search lost",
     "retrained",
     "policy",
+    "no cascade",
 )
 
 _NAMES = tuple(f"cause_{cause}" for cause in CAUSES)
@@ -322,6 +323,7 @@ class ServingHistory(ServingObserver):
             parts.append(f"latency {latency['p50_ms']:.4g} ms, {latency['p99_ms']:.4g} ms for 99%")
             if latency["requests_per_second"]:
                 parts.append(f"{latency['requests_per_second']:,.0f} requests per second")
+        parts += [each["reason"] for each in self.events if "audit" in each]
         if adapted:
             parts += [counted(self.count(event), noun) for event, noun in _COUNTED.items()]
         return "; ".join(parts)
@@ -346,7 +348,7 @@ class ServingHistory(ServingObserver):
 
     def document(self) -> dict[str, Any]:
         """Return the summary as a JSON document."""
-        asked = [each["asked"] for each in self.events if "asked" in each]
+        asked, audits = ([each[name] for each in self.events if name in each] for name in ("asked", "audit"))
         return {
             "requests": len(self.cycles),
             "first_cycles": self.first,
@@ -359,6 +361,7 @@ class ServingHistory(ServingObserver):
             "windows": [window.document() for window in self.windows],
             "events": self.events,
             "endpoint": asked[-1] if asked else None,
+            "audit": audits[-1] if audits else None,
             "latency": self.latency(),
         }
 

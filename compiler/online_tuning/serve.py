@@ -1,6 +1,7 @@
 """Serving of a request stream, from opening the machine to the final report."""
 
 import json
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -24,8 +25,10 @@ from compiler.online_tuning.search_process import SearchProcess
 from compiler.online_tuning.search_worker import SearchJob
 from compiler.options import DramTiming
 from compiler.pipeline import ModelCompiler
+from compiler.quantize.report import CascadeReport
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session, dram_bytes
+from compiler.serving.audit import AuditedServer, LossBound
 from compiler.serving.power import (
     STATES,
     PowerGovernor,
@@ -48,11 +51,13 @@ from compiler.serving.server import (
     serving_bytes,
     version_bytes,
 )
+from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.entries import BudgetViolation, violation_key
 from compiler.util.progress import progress
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 from hw.config import MlaConfig
-from hw.errors import InputError
+from hw.errors import InputError, WorkError
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,39 @@ class Change:
     latency: int
     rate: float | None
     throttle: float = 0.0
+
+
+@dataclass(frozen=True)
+class Audits:
+    """Settings of a run in which a cascade answers, and a share of the requests is audited.
+
+    Parameters
+    ----------
+    cascade : CompiledNetwork
+        The network compiled with a budget that is a share of requests; it may have no threshold, so that all requests
+        run exactly.
+    seed : int
+        Seed of the choice of audits.
+    db : str, Path or None
+        Database in which violations of the budget are kept; None for none.
+    """
+
+    cascade: CompiledNetwork
+    seed: int = 0
+    db: str | Path | None = None
+
+    @property
+    def report(self) -> CascadeReport:
+        """Report of the compiler on the cascade."""
+        report = self.cascade.quantization
+        assert report is not None and report.cascade is not None
+        return report.cascade
+
+    @property
+    def key(self) -> str | None:
+        """Key of violations in the database; None if there is no threshold."""
+        threshold, budget = self.report.threshold, self.report.budget
+        return None if threshold is None else violation_key(self.cascade.digest, threshold, budget)
 
 
 @dataclass(frozen=True)
@@ -98,6 +136,8 @@ class Serving:
         Limits of power and time; None if power is not managed.
     clock : float or None
         Frequency of the clock in MHz if requests arrive at given times.
+    audits : Audits or None
+        Cascade within an accuracy budget; `network` computes exactly.
     """
 
     network: CompiledNetwork
@@ -112,6 +152,7 @@ class Serving:
     reusing: CompiledNetwork | None = None
     power: PowerLimits | None = None
     clock: float | None = None
+    audits: Audits | None = None
 
 
 def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) -> Device:
@@ -126,8 +167,8 @@ def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) 
     """
     network = serving.network
     size = serving_bytes(network, serving.max_in_flight, 2 * VERSIONS if serving.job else 1)
-    if serving.reusing is not None:
-        size += version_bytes(serving.reusing)
+    for more in (serving.reusing, serving.audits and serving.audits.cascade):
+        size += version_bytes(more) if more is not None else 0
     if device == "golden":
         return GoldenDevice(network.config, size)
     return _rtl(network.config, size, serving.dram, waves=waves)
@@ -213,8 +254,8 @@ class _Run:
     ):
         self.serving, self.device, self.listeners, self.governor = serving, device, listeners, governor
         self.server = Server(device, serving.network, serving.max_in_flight, serving.proofs)
-        self.requests = self._submitter()
         self.events = ServingEvents(self._event)
+        self.requests = self._submitter()
         clocked, db = self.server.clocked, serving.job.db if serving.job else None
         self.profiler = SamplingProfiler(self.server.driver) if (serving.profile or db) and clocked else None
         self.execution_log = ExecutionLog(db, self.profiler, self.events) if db and self.profiler else None
@@ -223,16 +264,76 @@ class _Run:
         self.windows = VersionStats(self.server, self._window) if clocked else None
         self.adapter = self._adapter(serving.job, stack) if serving.job else None
 
-    def _submitter(self) -> Server | DynamicBatcher | ReusingServer | PowerManagedServer | TimedServer:
+    def _submitter(
+        self,
+    ) -> Server | DynamicBatcher | ReusingServer | AuditedServer | PowerManagedServer | TimedServer:
         """Return the object that receives the requests."""
         if self.governor is not None:
             return PowerManagedServer(self.server, self.governor, self.serving.dram)
         if self.serving.reusing is not None:
             version, _ = self.server.add(self.serving.reusing)
             return ReusingServer(self.server, version)
+        if self.serving.audits is not None:
+            return self._audited(self.serving.audits)
         if self.serving.clock is not None:
             return TimedServer(self.server, self.serving.clock)
         return DynamicBatcher(self.server) if self.serving.network.batch > 1 else self.server
+
+    def _audited(self, audits: Audits) -> AuditedServer:
+        """Return the object that submits requests to a cascade, or computes all exactly and reports why."""
+        report, version, reason = audits.report, None, ""
+        if report.threshold is None:
+            reason = "no network with fewer bits is expected to save cycles within the budget"
+        elif found := self._violation(audits):
+            day = time.strftime("%Y-%m-%d", time.gmtime(found.when))
+            reason = (
+                f"the budget of {report.budget:.3%} was violated on {day}: "
+                f"{found.changed} of {found.audited} audited labels changed, at least {found.lower:.2%} of all"
+            )
+        else:
+            version, _ = self.server.add(audits.cascade)
+        if reason:
+            self.events.note("no cascade", request=0, reason=reason)
+
+        def violated(index: int, bound: LossBound) -> None:
+            self._violated(audits, index, bound)
+
+        return AuditedServer(self.server, version, report.budget, audits.seed, violated, reason)
+
+    def _violation(self, audits: Audits) -> BudgetViolation | None:
+        """Return the violation of the budget that the database remembers; None if there is none."""
+        if audits.db is None or audits.key is None:
+            return None
+        try:
+            with TuningDatabase(audits.db) as database:
+                return database.violation(audits.key)
+        except WorkError as error:
+            self.events.note("database lost", reason=str(error))
+            return None
+
+    def _violated(self, audits: Audits, index: int, bound: LossBound) -> None:
+        """Report a violation of the budget, and store it."""
+        budget, lower = audits.report.budget, bound.lower
+        reason = (
+            f"{bound.changed} of {bound.audited} audited labels changed, at least {lower:.2%} of all, but the budget "
+            f"is {budget:.3%}"
+        )
+        self.events.note("rollback", request=index, reason=reason, **bound.document(), budget=budget)
+        if audits.db is None or audits.key is None:
+            return
+        found = BudgetViolation(
+            cascade=audits.key,
+            budget=budget,
+            audited=bound.audited,
+            changed=bound.changed,
+            lower=lower,
+            when=time.time(),
+        )
+        try:
+            with TuningDatabase(audits.db) as database:
+                database.put_violation(found)
+        except WorkError as error:
+            self.events.note("database lost", reason=str(error))
 
     def go(self, requests: RequestSource, stop: InterruptHandler) -> int:
         """Serve all requests and return the exit status."""
@@ -314,9 +415,12 @@ class _Run:
         )
 
     def _end(self) -> None:
-        """Report the language-model usage, retrain the cost model, close the last window and write the profile."""
+        """Report the language-model usage and the audits, retrain the cost model, and write the profile."""
         if self.adapter:
             self.adapter.llm_usage.end(self.server.submitted)
+        if isinstance(self.requests, AuditedServer):
+            count, reason = self.requests.submitted, self.requests.summary()
+            self.events.note("audit", request=count, reason=reason, audit=self.requests.document())
         job = self.serving.job
         if self.adapter and self.execution_log and job:
             prepared = self.adapter.prepared(self.adapter.dram)

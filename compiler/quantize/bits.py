@@ -440,14 +440,26 @@ class WeightNarrower:
         """
         return self._noise(self.narrowed({name: bits}), self._base, {name})
 
+    def noise_of_layers(self) -> dict[str, list[float]]:
+        """Return the noise of the outputs if one layer has 2, 3, ... 8 bits, by layer."""
+        return {
+            name: [self.noise(name, bits) for bits in range(MIN_BITS, MAX_BITS)] + [0.0]
+            for name in self.layers
+        }
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of weights of each layer."""
+        return {name: layer.exact.size for name, layer in self.layers.items()}
+
     def _noise(self, made: Graph, base: Sequence[dict[str, NDArray]], changed: Collection[str]) -> float:
         """Return the noise of a graph's outputs relative to the values of one in which some nodes are different."""
         total = 0.0
-        for watched in _watched(self.graph):
+        for watched in watched_tensors(self.graph):
             errors = OutputErrors()
             for values in base:
                 new = _rerun(made, values, changed, self.rounding)
-                exact, found = (_real(self.graph, watched, each) for each in (values, values | new))
+                exact, found = (real_values(self.graph, watched, each) for each in (values, values | new))
                 errors.add(exact, found)
             total += errors.noise / errors.signal if errors.signal else 0.0
         return total
@@ -559,7 +571,7 @@ def _per_axis(scale: NDArray[np.float32], axis: int) -> Quantization:
     return Quantization(tuple(float(each) for each in scale), (0,) * len(scale), axis)
 
 
-def _watched(graph: Graph) -> list[str]:
+def watched_tensors(graph: Graph) -> list[str]:
     """Return the tensors whose noise counts: outputs, or the operand of a softmax that computes one."""
     found = []
     for name in graph.sample_outputs:
@@ -589,24 +601,26 @@ def _value(graph: Graph, name: str, values: Mapping[str, NDArray]) -> NDArray:
     return values[name] if data is None else data
 
 
-def _real(graph: Graph, name: str, values: Mapping[str, NDArray]) -> NDArray:
+def real_values(graph: Graph, name: str, values: Mapping[str, NDArray]) -> NDArray:
     """Return the real numbers that a tensor represents."""
     q, found = graph.tensors[name].quantization, _value(graph, name, values)
     return found.astype(np.float64) if q is None else q.dequantized(found)
 
 
-def bit_steps(noise: Mapping[str, Sequence[float]], sizes: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return the order in which layers lose bits: the least additional noise for each saved bit first.
+def bit_steps(
+    noise: Mapping[str, Sequence[float]], costs: Mapping[str, Sequence[float]]
+) -> list[tuple[str, int]]:
+    """Return the order in which layers lose bits: the least additional noise for each unit of saved cost first.
 
-    Each layer's noise is replaced by its lower convex hull over the number of bits, so that the order is
-    optimal for every prefix if the noise of the layers adds up.
+    Each layer's noise is replaced by its lower convex hull over the cost, so that the order is optimal for every prefix
+    if the noise of the layers adds up, as their costs do.
 
     Parameters
     ----------
     noise : dict
         Noise with 2, 3, ... 8 bits, by layer.
-    sizes : dict
-        Number of weights by layer.
+    costs : dict
+        Cost with 2, 3, ... 8 bits, by layer, which each bit increases: bits of all weights, or cycles.
 
     Returns
     -------
@@ -619,11 +633,12 @@ def bit_steps(noise: Mapping[str, Sequence[float]], sizes: Mapping[str, int]) ->
         bits = MAX_BITS
         while bits > MIN_BITS:
             slopes = [
-                (rising[lower - MIN_BITS] - rising[bits - MIN_BITS]) / (bits - lower)
+                (rising[lower - MIN_BITS] - rising[bits - MIN_BITS])
+                / (costs[name][bits - MIN_BITS] - costs[name][lower - MIN_BITS])
                 for lower in range(MIN_BITS, bits)
             ]
             lower = MIN_BITS + int(np.argmin(slopes))
-            steps.append((slopes[lower - MIN_BITS] / sizes[name], place, -lower, name))
+            steps.append((slopes[lower - MIN_BITS], place, -lower, name))
             bits = lower
     return [(name, -lower) for _, _, lower, name in sorted(steps)]
 
@@ -685,9 +700,11 @@ def fit_bits(
         raise InputError(
             f"accuracy_budget: {graph.name!r} must be quantized first (compiler.quantize.quantize)"
         )
-    graph = _with_own_constants(simplify(graph))
+    if budget.share is not None:
+        raise InputError("accuracy_budget: a share of requests needs a cascade (compiler.compile)")
+    graph = with_own_constants(simplify(graph))
     given = with_states(graph, samples_of(graph, samples))
-    _check_varied(graph, given)
+    check_varied(graph, given)
     check = _Check(graph, given, budget, rounding, exact)
     narrower = WeightNarrower(graph, given, rounding, lanes)
     halves = [
@@ -780,12 +797,9 @@ class _Choice:
 
 def _fitted(narrower: WeightNarrower, halves: list[WeightNarrower], check: "_Check") -> _Choice:
     """Return bits that the budget permits, found by bisection of the steps of the least sensitivity."""
-    noise = {
-        name: [narrower.noise(name, bits) for bits in range(MIN_BITS, MAX_BITS)] + [0.0]
-        for name in narrower.layers
-    }
-    sizes = {name: layer.exact.size for name, layer in narrower.layers.items()}
-    steps = bit_steps(noise, sizes)
+    sizes = narrower.sizes
+    costs = {name: [size * bits for bits in range(MIN_BITS, MAX_BITS + 1)] for name, size in sizes.items()}
+    steps = bit_steps(narrower.noise_of_layers(), costs)
     first, last = 0, len(steps)
     result = check.before
     while first < last:
@@ -813,7 +827,7 @@ def _with_layers(
     return replace(report, layers=tuple(layers))
 
 
-def _check_varied(graph: Graph, samples: Sequence[Sample]) -> None:
+def check_varied(graph: Graph, samples: Sequence[Sample]) -> None:
     """Raise InputError if all elements of all samples are equal, so that no loss of accuracy could be measured."""
     parts = [sample[name] for sample in samples for name in graph.sample_inputs]
     varied = any((each != parts[0].flat[0]).any() for each in parts)
@@ -824,7 +838,7 @@ def _check_varied(graph: Graph, samples: Sequence[Sample]) -> None:
         )
 
 
-def _with_own_constants(graph: Graph) -> Graph:
+def with_own_constants(graph: Graph) -> Graph:
     """Return the graph in which products do not share constant weights or biases with other nodes."""
     nodes, changed, used = [], {}, set[str]()
     for node in graph:
@@ -870,7 +884,10 @@ class _Check:
     def _outputs(self, graph: Graph, sample: Sample) -> dict[str, NDArray]:
         """Return the real values of the outputs and of the tensors in front of their softmax."""
         values = evaluate(graph, sample, rounding=self.rounding, keep=True)
-        return {name: _real(graph, name, values) for name in (*graph.sample_outputs, *_watched(graph))}
+        return {
+            name: real_values(graph, name, values)
+            for name in (*graph.sample_outputs, *watched_tensors(graph))
+        }
 
     def measured(
         self, narrower: WeightNarrower, halves: Sequence[WeightNarrower], bits: Mapping[str, int]
@@ -913,8 +930,8 @@ class _Check:
                 was, now = (int(each[name].argmax()) == self.budget.labels[i] for each in (wanted, found))
                 right, before, worse = right + now, before + was, worse + (was and not now)
                 changed += int(wanted[name].argmax()) != int(found[name].argmax())
-                scores = wanted[_watched(self.exact)[0]].reshape(-1)
-                others = found[_watched(graph)[0]].reshape(-1)
+                scores = wanted[watched_tensors(self.exact)[0]].reshape(-1)
+                others = found[watched_tensors(graph)[0]].reshape(-1)
                 second, first = np.argsort(scores, kind="stable")[-2:] if scores.size > 1 else (0, 0)
                 moves.append(float(others[first] - others[second] - scores[first] + scores[second]))
                 margins.append(float(scores[first] - scores[second]) * (1 if was else -1))

@@ -276,6 +276,73 @@ class WeightReport:
 
 
 @identity(
+    "CascadeReport",
+    "budget",
+    "samples",
+    "threshold",
+    "changed",
+    "expected",
+    "limit",
+    "fallbacks",
+    "cycles",
+    "exact_cycles",
+    "layers",
+)
+@dataclass(frozen=True)
+class CascadeReport:
+    """Narrow network of a cascade, and the loss that is expected with it (`compiler.quantize.cascade`).
+
+    Parameters
+    ----------
+    budget : float
+        Largest share of requests whose label may differ from that of the exact network.
+    samples : int
+        Number of calibration samples.
+    threshold : int or None
+        Least value of the largest output with which the label of the narrow network is accepted; None if no narrow
+        network is expected to save cycles within the budget, so that only the exact network runs.
+    changed : int
+        Number of samples whose label is accepted and differs from that of the exact network.
+    expected, limit : float
+        Estimated share of requests whose label is accepted and differs, and upper limit of this estimate with a
+        confidence of 90%; both are at least the share on the samples.
+    fallbacks : float
+        Share of the samples whose label is not accepted.
+    cycles, exact_cycles : float
+        Estimated mean cycles of a request, and cycles of the exact network.
+    layers : tuple of LayerBits
+        Bits of the narrow network's weights.
+    """
+
+    budget: float
+    samples: int
+    threshold: int | None
+    changed: int
+    expected: float
+    limit: float
+    fallbacks: float
+    cycles: float
+    exact_cycles: float
+    layers: tuple[LayerBits, ...] = ()
+
+    @staticmethod
+    def from_document(document: Mapping[str, Any]) -> "CascadeReport":
+        """Restore a report from an untrusted document; raise KeyError, TypeError or ValueError if it is not valid."""
+        names = ("budget", "expected", "limit", "fallbacks", "cycles", "exact_cycles")
+        numbers = {name: float(document[name]) for name in names}
+        if not all(0 <= each < float("inf") for each in numbers.values()):
+            raise ValueError("the figures of a cascade must be numbers of at least 0")
+        threshold = document["threshold"]
+        return CascadeReport(
+            **numbers,
+            samples=int(document["samples"]),
+            threshold=None if threshold is None else int(threshold),
+            changed=int(document["changed"]),
+            layers=tuple(restored(LayerBits, each) for each in document["layers"]),
+        )
+
+
+@identity(
     "QuantizationReport",
     "samples",
     "measured",
@@ -287,7 +354,8 @@ class WeightReport:
     "ranges",
     "weights",
     "int16",
-    added=("ranges", "weights", "int16"),
+    "cascade",
+    added=("ranges", "weights", "int16", "cascade"),
 )
 @dataclass(frozen=True)
 class QuantizationReport:
@@ -314,6 +382,8 @@ class QuantizationReport:
         Bits of the weights of each layer; None if all weights have 8 bits. The other figures are those with 8 bits.
     int16 : ChosenInt16 or None
         Results that were chosen to be int16; None if the user did not ask for a choice.
+    cascade : CascadeReport or None
+        Narrow network that computes most requests; None if the network is no cascade.
     """
 
     samples: int
@@ -326,6 +396,7 @@ class QuantizationReport:
     ranges: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
     weights: WeightReport | None = None
     int16: ChosenInt16 | None = None
+    cascade: CascadeReport | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the report as a JSON-serializable dict."""
@@ -365,6 +436,8 @@ class QuantizationReport:
         fields["weights"] = None if weights is None else WeightReport.from_document(weights)
         chosen = document.get("int16")
         fields["int16"] = None if chosen is None else ChosenInt16.from_document(chosen)
+        cascade = document.get("cascade")
+        fields["cascade"] = None if cascade is None else CascadeReport.from_document(cascade)
         counts = {name: int(document[name]) for name in ("samples", "measured")}
         return QuantizationReport(**counts, random=bool(document["random"]), **fields)
 
@@ -400,6 +473,7 @@ def summary(document: Mapping[str, Any]) -> list[str]:
     used = counted(document["samples"], "random sample" if document["random"] else "sample")
     advice = " (accuracy is meaningless, pass --calibrate)" if document["random"] else ""
     weights = _weights(document.get("weights"), document.get("int16") is not None)
+    weights += _cascade(document.get("cascade"))
     if not document["tensors"]:
         return weights or [_nothing(document["kept"].values())]
     lines = [f"quantized with {used}{advice}; compared with float on {document['measured']}:"]
@@ -435,6 +509,27 @@ def _weights(found: Mapping[str, Any] | None, exact: bool) -> list[str]:
     return [
         f"weights have {mean:.2f} bits on average, {mean / 8:.0%} of int8",
         f"  compared with {'the float model' if exact else 'int8 weights'}: {accuracy}",
+        f"  bits: {layers}",
+    ]
+
+
+def _cascade(found: Mapping[str, Any] | None) -> list[str]:
+    """Return the lines on the narrow network of a cascade."""
+    if found is None:
+        return []
+    budget, samples = f"{found['budget']:.3%}", counted(found["samples"], "sample")
+    if found["threshold"] is None:
+        return [
+            f"all requests are computed exactly: on {samples}, no network with fewer bits is expected to take fewer "
+            f"cycles if the labels of at most {budget} of the requests may change"
+        ]
+    layers = ", ".join(f"{_short(each['node'])} {each['bits']}" for each in found["layers"])
+    return [
+        f"cascade for a budget of {budget}: a network with fewer bits answers if its largest output is at least "
+        f"{found['threshold']}",
+        f"  on {samples}: {found['fallbacks']:.1%} not accepted, {found['changed']} accepted labels changed; expected "
+        f"{found['expected']:.3%}, upper limit {found['limit']:.3%} (90%)",
+        f"  estimated cycles: {found['cycles']:,.0f} per request, {found['exact_cycles']:,.0f} if computed exactly",
         f"  bits: {layers}",
     ]
 

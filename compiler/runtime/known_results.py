@@ -1,4 +1,6 @@
-"""Programs that write known results instead of computing them: of an all-zero tensor, or of the previous inputs."""
+"""Programs that run only if the results are not known: of an all-zero tensor, of the previous inputs, or of a cascade,
+in which a network with fewer bits knows the label.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.codegen.buffer_allocation import joint_peak
-from compiler.codegen.dispatch_guard import Guard, GuardedProgram, equal
+from compiler.codegen.dispatch_guard import Guard, GuardedProgram, at_least, equal
 from compiler.codegen.executable import CommandStream, StageExecutable, align_up, rebased, share_memory
 from compiler.codegen.split_programs import ProgramPart
 from compiler.ir.graph import Graph
@@ -187,7 +189,7 @@ def writes_all_at_once(config: MlaConfig, stream: CommandStream, tensor: Tensor)
     """Return True if the last FUSE command of a stage writes every element of its output tensor once."""
     layers = [number for number, layer in enumerate(stream.lowered.layers) if layer.y == tensor.name]
     drains = [command for command in stream.issued if command.unit == Unit.FUSE]
-    if not drains or [c.layer for c in drains if c.layer in layers] != [drains[-1].layer]:
+    if not drains or drains[-1].layer not in layers:
         return False
     c = unpack_fields(Unit.FUSE, list(drains[-1].values))
     lanes = c.lanes or config.n
@@ -394,6 +396,84 @@ def _with_reuse(network: CompiledNetwork, stage: Stage, code: StageExecutable, s
     )
     image = replace(code, parts=parts, image=memory.image, memory=memory.size, mutable=copies.size)
     return replace(stage, code=image)
+
+
+def with_cascade(
+    exact: CompiledNetwork,
+    narrow: CompiledNetwork,
+    streams: Sequence[CommandStream],
+    threshold: int,
+    start: int = 0,
+) -> CompiledNetwork:
+    """Return a network whose programs compute the outputs exactly only if a narrow network is not certain of the label.
+
+    The first program is that of the narrow network. If the largest element of its output is at least `threshold`, the
+    output stays as it is; otherwise, the exact network's program computes it again.
+
+    Parameters
+    ----------
+    exact, narrow : CompiledNetwork
+        Networks with the same inputs and outputs, in which each stage is one program.
+    streams : sequence of CommandStream
+        Command streams of the narrow network's stages on the accelerator, in order.
+    threshold : int
+        Least value of the largest output with which it is accepted, as stored.
+    start : int
+        Number of bytes at the start of the model's memory that belong to other code.
+
+    Raises
+    ------
+    InputError
+        The networks have not exactly one stage on the accelerator, its only output is not int8 or uint8, one command
+        does not write all of it, or the programs do not fit the instruction store together.
+    """
+    stages = list(exact.stages)
+    places = [index for index, stage in enumerate(stages) if stage.code]
+    others = [stage for stage in narrow.stages if stage.code]
+    need = "accuracy_budget: a share of requests needs a network with one stage on the accelerator"
+    if len(places) != 1 or len(others) != 1 or any(stage.control for stage in stages):
+        raise InputError(f"{need}, not {len(places)} and, with fewer bits, {len(others)}")
+    (index,), (first,) = places, others
+    second = stages[index]
+    a, b = first.code, second.code
+    assert a is not None and b is not None
+    ends = [[(t.name, t.shape, t.dtype) for t in (*each.inputs, *each.outputs)] for each in (first, second)]
+    tensor = second.outputs[0]
+    if ends[0] != ends[1] or len(second.outputs) != 1 or tensor.dtype not in ("int8", "uint8"):
+        names = ", ".join(f"{each.name!r} ({each.dtype})" for each in second.outputs)
+        raise InputError(f"{need}, whose only output is the softmax in int8 or uint8, not {names}")
+    if not writes_all_at_once(exact.config, streams[0], tensor):
+        raise InputError(f"{need}, whose last command computes all of {tensor.name!r}")
+    memory = share_memory([a, b], start=start)
+    moved = {a.operand_numbers[name]: (number, 0) for name, number in b.operand_numbers.items()}
+    same = {number: (number, 0) for number in b.operand_numbers.values()}
+    (begin,), (end,) = a.programs, b.programs
+    begin = replace(_until_drained(rebased(begin, memory.moved[0], moved)), name=f"{begin.name}, few bits")
+    end = replace(rebased(end, memory.moved[1], same), name=f"{end.name}, exact")
+    certain = assemble(f"{WAIT_FOR_ALL}\ntag {b.tags[-1]}\nhalt", f"{end.name}, not needed")
+    instead = (GuardedProgram(at_least(Statistic.FUSE_MAX, threshold), certain),)
+    layers = tuple(layer + len(a.tags) for layer in b.parts[0].layers)
+    code = replace(
+        b,
+        parts=(replace(a.parts[0], program=begin), ProgramPart(end, layers, instead)),
+        tags=(*a.tags, *b.tags),
+        image=memory.image,
+        memory=memory.size,
+        peak=joint_peak([a.peak, b.peak]),
+    )
+    infos = [
+        replace(info, program=program.name)
+        for program, stage in ((begin, first), (end, second))
+        for info in stage.infos
+    ]
+    stages[index] = replace(second, code=code, infos=tuple(infos))
+    check_room(exact.config, stages)
+    return replace(
+        exact,
+        stages=tuple(stages),
+        layers=(*narrow.layers, *exact.layers),
+        floor=narrow.floor + exact.floor,
+    )
 
 
 def comparison(

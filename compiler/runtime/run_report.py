@@ -65,8 +65,11 @@ def layers(network: CompiledNetwork, runs: Sequence[int], taken: Taken) -> list[
     out: list[tuple[LayerInfo, int]] = []
     for stage, times, counts in zip(_coded(network), runs, taken, strict=True):
         fewer = sum(counts[i] for i in range(len(network.smaller))) if network.smaller else counts[0]
-        times -= fewer if network.smaller or stage.spared else 0
-        out += [(info, times) for info in stage.infos]
+        assert stage.code is not None
+        last = stage.code.parts[-1].program.name
+        for info in stage.infos:
+            guarded = network.smaller or (stage.spared and info.program == last)
+            out.append((info, times - fewer if guarded else times))
     for number, smaller in enumerate(network.smaller):
         out += [(info, taken[0][number]) for info in smaller.infos]
     return out

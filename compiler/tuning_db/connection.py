@@ -105,6 +105,10 @@ POLICIES = _entries(
     sa.Column("accepted", sa.Boolean, nullable=False),
     found_by=("model",),
 )
+#: Violated accuracy budgets, by the digest of the cascade and its budget.
+VIOLATIONS = _entries(
+    "violations", sa.Column("cascade", sa.String(_DIGEST), nullable=False), found_by=("cascade",)
+)
 
 
 def key_conditions(table: sa.Table) -> list[sa.ColumnElement[bool]]:

@@ -34,6 +34,7 @@ from compiler.tuning_db.connection import (
 )
 from compiler.tuning_db.entries import (
     AnySchedule,
+    BudgetViolation,
     Entry,
     EntryKey,
     Execution,
@@ -294,6 +295,14 @@ class TuningDatabase:
     def history(self, subgraph: str, limit: int = 1000) -> list[Execution]:
         """Return this user's last executions of a subgraph under all conditions, in chronological order."""
         return machines.history(self._rows, subgraph, limit)
+
+    def put_violation(self, violation: BudgetViolation) -> None:
+        """Store a violation of an accuracy budget, which replaces earlier ones of the same cascade."""
+        machines.put_violation(self._rows, violation)
+
+    def violation(self, cascade: str) -> BudgetViolation | None:
+        """Return this user's last violation by a cascade, given by `violation_key`; None if there is none."""
+        return machines.violation(self._rows, cascade)
 
     def put_profile(self, profile: Profile) -> None:
         """Store a hardware profile; the latest profile of each machine is used."""

@@ -231,6 +231,38 @@ class Execution:
     macro: str = ""
 
 
+@identity("Violation", "cascade", "budget", "audited", "changed", "lower", "when")
+@dataclass(frozen=True, kw_only=True)
+class BudgetViolation:
+    """Accuracy budget that a cascade has violated on the requests of a server.
+
+    Parameters
+    ----------
+    cascade : str
+        Digest of the cascade and its budget (`violation_key`).
+    budget : float
+        Largest permitted share of requests whose label differs from that of the exact network.
+    audited, changed : int
+        Number of audited requests, and of those among them whose label differed.
+    lower : float
+        Lower bound of the share of changed labels.
+    when : float
+        Time of the violation, in seconds since 1970 (UTC).
+    """
+
+    cascade: str
+    budget: float
+    audited: int
+    changed: int
+    lower: float
+    when: float
+
+
+def violation_key(network: str, threshold: int, budget: float) -> str:
+    """Return the key of violations by a cascade: a digest of its programs and constants, its threshold and budget."""
+    return name("cascade", network, threshold, budget)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Profile:
     """Hardware profile of a machine.

@@ -11,10 +11,12 @@ from compiler.profile.measurement import HardwareProfile, LayerCycles, Measureme
 from compiler.schedule.schedule import Schedule, layer_schedule
 from compiler.tuning_db.entries import (
     AnySchedule,
+    BudgetViolation,
     EntryKey,
     Execution,
     Profile,
     TrialEntry,
+    is_digest,
 )
 from compiler.util.checks import Fields
 from cosim import checks
@@ -132,6 +134,21 @@ def read_execution(values: Any) -> Execution:
         energy_uj=fields.amount("energy_uj"),
         bound=fields.text("bound"),
         **{name: fields.text(name) for name in ("network", "macro") if name in fields.values},
+    )
+
+
+def read_violation(values: Any) -> BudgetViolation:
+    """Decode a violation of an accuracy budget."""
+    fields = Fields(values)
+    if not is_digest(cascade := fields.text("cascade")):
+        raise ValueError("the cascade is not a digest")
+    return BudgetViolation(
+        cascade=cascade,
+        budget=fields.amount("budget"),
+        audited=fields.count("audited"),
+        changed=fields.count("changed"),
+        lower=fields.amount("lower"),
+        when=fields.number("when"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Hardware profiles and executions in the database, and the distance between machines."""
+"""Hardware profiles, executions and violated budgets in the database, and the distance between machines."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -8,10 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
+from compiler.ir.identity import stored
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning_db import json_codec
-from compiler.tuning_db.connection import EXECUTIONS, PROFILES, SealedRows, as_bytes, many, remove
-from compiler.tuning_db.entries import Execution, Profile
+from compiler.tuning_db.connection import EXECUTIONS, PROFILES, VIOLATIONS, SealedRows, as_bytes, many, remove
+from compiler.tuning_db.entries import BudgetViolation, Execution, Profile
 from compiler.util.checks import parsed
 from hw.config import MlaConfig
 
@@ -117,3 +118,29 @@ def history(rows: SealedRows, subgraph: str, limit: int) -> list[Execution]:
                 yield each
 
     return rows.work(lambda connection: list(islice(own(connection), limit)))[::-1]
+
+
+def put_violation(rows: SealedRows, violation: BudgetViolation) -> None:
+    """Write a violation, which replaces earlier ones of the same cascade."""
+    data = as_bytes(stored(violation), json_codec.read_violation)
+
+    def work(connection: Connection) -> None:
+        same = VIOLATIONS.c.cascade == violation.cascade
+        earlier = list(connection.scalars(select(VIOLATIONS.c.id).where(same)))
+        remove(connection, VIOLATIONS, earlier)
+        rows.add(connection, VIOLATIONS, data, {"cascade": violation.cascade})
+
+    rows.write(work)
+
+
+def violation(rows: SealedRows, cascade: str) -> BudgetViolation | None:
+    """Return this user's last violation by a cascade; None if there is none."""
+    if not rows.has(VIOLATIONS):
+        return None
+    query = many(VIOLATIONS).where(VIOLATIONS.c.cascade == cascade).order_by(VIOLATIONS.c.id.desc())
+
+    def work(connection: Connection) -> BudgetViolation | None:
+        found = rows.read(connection, VIOLATIONS, query, lambda data: json_codec.read_violation(parsed(data)))
+        return next((each for each, trusted in found if trusted and each.cascade == cascade), None)
+
+    return rows.work(work)

@@ -6,11 +6,11 @@ from typing import Any
 
 import networkx as nx
 
-from compiler.visualize.graphs.view import View, size
-from compiler.visualize.svg.flowchart import draw_flow
-from compiler.visualize.svg.gantt import draw_memory, draw_units
-from compiler.visualize.svg.svg import COLOURS, FONT, colours
-from compiler.visualize.svg.swimlanes import draw_lanes
+from compiler.visualize.flowchart import draw_flow
+from compiler.visualize.gantt import draw_memory, draw_units
+from compiler.visualize.svg import COLOURS, FONT, colours
+from compiler.visualize.swimlanes import draw_lanes
+from compiler.visualize.view import View, size
 
 
 def to_text(view: View) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from compiler.profile.counters import MEANINGS
 from compiler.profile.perfetto_trace import LANES, Span
 from compiler.util.tables import shorten_middle
-from compiler.visualize.svg.svg import CAUSE_COLOURS, hue
+from compiler.visualize.svg import CAUSE_COLOURS, hue
 
 _TEMPLATE = "profile_page.html.j2"
 #: Timeline layout in pixels: total width, left margin, lane height, lane pitch.
@@ -137,7 +137,7 @@ def _is_short(name: str) -> bool:
 
 def _timeline(document: Mapping[str, Any], work: Sequence[Span]) -> dict[str, Any]:
     """Return the timeline, with one lane per unit and one color per layer."""
-    from compiler.visualize.svg.charts import round_ticks
+    from compiler.visualize.charts import round_ticks
 
     end = max((span.end for span in work), default=1)
     scale = (_WIDTH - _LEFT - 24) / end

@@ -36,9 +36,10 @@ from tests.tuning_db.test_keys_and_distances import layers
 #: Stable names, none of which may ever change. A new type or field is added here; a new field of a type that has
 #: digests changes the digests of all values of the type.
 STABLE = {
-    "AccuracyBudget": "worse sqnr_db labels",
+    "AccuracyBudget": "worse sqnr_db labels share",
     "Addend": "tensor stage fields",
     "BSource": "NONE ACC SP",
+    "CascadeReport": "budget samples threshold changed expected limit fallbacks cycles exact_cycles layers",
     "ChosenInt16": "nodes before_db sqnr_db met",
     "Compare": "ALWAYS EQ NE LT GE LTU GEU",
     "ConvLayer": (
@@ -111,7 +112,7 @@ STABLE = {
     "Post": "NONE SCALE COUNT RECIP RSQRT ROW SLOT VAR_RSQRT",
     "ProgramText": "replaces text",
     "Quantization": "scale zero_point axis",
-    "QuantizationReport": "samples measured random outputs tensors kept limits ranges weights int16",
+    "QuantizationReport": "samples measured random outputs tensors kept limits ranges weights int16 cascade",
     "Reduce": "NONE SUM MAX MIN",
     "ReduceLayer": "name nodes ops x y shapes macs batch how dims lanes x_zp post rounding fields",
     "Rejected": "stage reason form",
@@ -133,6 +134,7 @@ STABLE = {
     "Tensor": "name shape dtype quantization data group",
     "TensorReport": "name scale zero_point method sqnr_db node alone_db",
     "Unit": "LOAD MATRIX FUSE STORE",
+    "Violation": "cascade budget audited changed lower when",
     "Walk": "dims x y",
     "WideQuality": "nodes sqnr_db",
     "WeightReport": "samples sqnr_db worse changed expected right right_before layers held_out permitted",

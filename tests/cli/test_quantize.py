@@ -126,13 +126,37 @@ def test_accuracy_budget_of_quantized_model_counts_labels(mla, tmp_path, caplog)
     assert wrong.status == 2 and "--accuracy-budget: labels must be 0..11, not 40" in wrong.err
 
 
+def test_cascade_within_a_budget_in_percent_is_served(mla, tmp_path):
+    """The calibration file may have labels, which do not matter."""
+    data, lines, report = tmp_path / "labeled.npz", tmp_path / "lines.jsonl", tmp_path / "report.json"
+    images = np.random.default_rng(0).integers(-128, 128, (32, 49, 10, 1)).astype(np.int8)
+    np.savez(data, x=images, y=np.zeros(32, np.int64))
+    np.save(tmp_path / "requests.npy", images[:3])
+    budget = ("--calibrate", data, "--accuracy-budget", "90%", "--no-cache", "--no-db")
+    files = ("--input", tmp_path / "requests.npy", "--out", lines, "--json", report)
+    found = mla("serve", trained("kws_ref_model"), *budget, *files, "--device", "golden")
+    assert found.status == 0 and "audited labels changed" in found.err
+    *requests, audit = map(json.loads, lines.read_text().splitlines())
+    assert len(requests) == 3 and all(each["variant"] and each["why"] for each in requests)
+    written = json.loads(report.read_text())["audit"]
+    assert written == audit["audit"] and written["accepted"] + written["fallbacks"] == 3
+    assert written["budget"] == 0.9 and not written["rolled_back"]
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         (["--accuracy-budget", "2"], "--accuracy-budget needs calibration samples (--calibrate)"),
-        (["--accuracy-budget", "0dB"], "must be a number of labels or decibels such as 30dB, not '0dB'"),
-        (["--accuracy-budget", "many"], "must be a number of labels or decibels such as 30dB, not 'many'"),
+        (["--accuracy-budget", "0dB"], "or more than 0% and less than 100% of the requests, not '0dB'"),
+        (["--accuracy-budget", "many"], "must be a number of labels, decibels such as 30dB, or more than 0%"),
         (["--accuracy-budget", "1", "--calibrate", "DATA"], "labels in 'y'"),
+        (["--accuracy-budget", "0%"], "more than 0% and less than 100% of the requests, not '0%'"),
+        (["--accuracy-budget", "100%"], "more than 0% and less than 100% of the requests, not '100%'"),
+        (["--accuracy-budget", "0.5%"], "--accuracy-budget needs calibration samples (--calibrate)"),
+        (
+            ["--accuracy-budget", "0.5%", "--calibrate", "DATA"],
+            "--accuracy-budget: a share of requests needs one output that is an int8 or uint8 softmax of one row",
+        ),
     ],
 )
 def test_unsuitable_accuracy_budgets_are_rejected(mla, network, data, options, text):

@@ -243,6 +243,14 @@ def test_usage_errors_exit_2(complains, tmp_path):
             "n4",
         )
         complains(2, f"{option[0]} cannot be combined with --reuse", "serve", MODEL, *option, "--reuse")
+    share = ("--accuracy-budget", "0.5%")
+    for option in (("--adapt",), ("--reuse",), ("--batch", "4"), ("--batches", "1,2"), ("--skip", "x")):
+        conflict = f"{option[0]} cannot be combined with an --accuracy-budget in percent"
+        complains(2, conflict, "serve", MODEL, *option, *share)
+    for option in (("--interval", "1"), ("--power-cap", "9"), ("--deadline", "9")):
+        conflict = f"{option[0]} cannot be combined with an --accuracy-budget in percent"
+        complains(2, conflict, "serve", MODEL, *option, *share)
+    complains(2, "--accuracy-budget needs calibration samples", "serve", MODEL, *share)
     complains(2, "--adapt needs the model itself", "serve", tmp_path / "x.mla", "--adapt")
     complains(2, "invalid choice", "serve", MODEL, "--adapt", "--method", "luck")
     for text in ("5", "5:speed=3", "5:latency=x", "-1:latency=4", "5:latency=0", "5:bytes=0"):

@@ -9,9 +9,9 @@ import pytest
 
 from compiler.cache.model_source import ModelSource
 from compiler.initial_schedule import initial
-from compiler.initial_schedule.initial import initial_schedule, ranked_tilings, tiling_contexts
+from compiler.initial_schedule.initial import estimates, initial_schedule, ranked_tilings, tiling_contexts
 from compiler.ir.graph import Graph
-from compiler.ir.tensor import Quantization
+from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.base import Layer
 from compiler.layers.registry import kind_of
 from compiler.layers.tile_pipeline import simulate_pipeline
@@ -95,3 +95,20 @@ def test_tilings_are_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.clear()
         assert initial_schedule(config, network, ()).layers == schedule.layers and len(asked) == 1
     assert initial_schedule(config, sparse, ()).layers == other.layers and len(asked) == 2
+
+
+@pytest.mark.parametrize("narrow", [1, 3])
+def test_layers_of_few_bits_have_estimates_of_their_own(narrow: int) -> None:
+    """Layers of one shape differ if MATRIX multiplies the weights of one of them at twice the rate."""
+    draft = Draft(np.random.default_rng(0))
+    x = draft.input((1, 12, 12, 32))
+    window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
+    for number in range(5):
+        data = draft.rng.integers(-8, 8, (32, 3, 3, 32)).astype(np.int8)
+        data *= 1 if number == narrow else 12
+        weights = Tensor(f"w{number}", data.shape, "int8", Quantization.per_tensor(0.01, 0), data)
+        x = draft.node("conv2d", [x, draft.graph.add_tensor(weights)], x.shape, scale=1.0, **window)
+    graph = draft.graph.finish([x.name])
+    found = [taken for taken, _ in estimates(load_target("n16"), lowered(graph)).values()]
+    others = [taken for number, taken in enumerate(found) if number != narrow]
+    assert found[narrow] < 0.7 * min(others)

@@ -17,7 +17,7 @@ from compiler.online_tuning.search_worker import SearchJob
 from compiler.online_tuning.serve import Serving, open_machine, serve
 from compiler.serving.request import Request, RequestSource
 from compiler.util.progress import ProgressTask
-from compiler.visualize.svg.charts import draw_serving
+from compiler.visualize.charts import draw_serving
 from hw.config import load_target
 from hw.isa.counters import CAUSES
 from tests.online_tuning.small_servers import Model

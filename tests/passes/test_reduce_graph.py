@@ -17,7 +17,7 @@ from compiler.reference import Kernels, evaluate
 from compiler.runtime.package_writer import read_package, to_bytes
 from compiler.runtime.session import dram_bytes
 from compiler.visualize.formats import to_text
-from compiler.visualize.graphs.stages import view_of
+from compiler.visualize.stages import view_of
 from cosim.golden import GoldenDevice
 from tests.support.graphs import Draft, run_on
 from tests.support.onnx_models import Arrays, model, node, read, reference

@@ -11,7 +11,7 @@ import numpy as np
 from compiler.profile.counters import MEANINGS, THROTTLED
 from compiler.profile.perfetto_trace import Span, spans, trace_json
 from compiler.visualize.profile_page import joined, page
-from compiler.visualize.svg.svg import CAUSE_COLOURS, OKABE_ITO, hue
+from compiler.visualize.svg import CAUSE_COLOURS, OKABE_ITO, hue
 from cosim.rtl.abi import BEATS, EVENT, Recording
 from hw.isa.counters import CAUSES
 from hw.isa.enums import Unit

@@ -310,7 +310,8 @@ def test_steps_of_bits_are_optimal() -> None:
         return sum(noise[name][bits - 2] for name, bits in zip(sizes, each, strict=True))
 
     bits = dict.fromkeys(sizes, 8)
-    for name, count in bit_steps(noise, sizes):
+    costs = {name: [size * bits for bits in range(2, 9)] for name, size in sizes.items()}
+    for name, count in bit_steps(noise, costs):
         assert count < bits[name]
         bits[name] = count
         own = sum(bits[each] * sizes[each] for each in sizes)

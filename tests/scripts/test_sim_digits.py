@@ -8,7 +8,7 @@ import pytest
 
 from compiler.online_tuning.observers import ServingHistory
 from compiler.online_tuning.serve import open_machine, serve
-from compiler.visualize.svg.charts import draw_serving
+from compiler.visualize.charts import draw_serving
 from scripts import sim_report
 from scripts.networks.digits import Digits, load_digits_split
 from scripts.sim import plan, requests_of

@@ -12,13 +12,13 @@ from matplotlib.textpath import TextPath
 
 from compiler.api import compile
 from compiler.pipeline import CompilationTrace
+from compiler.visualize.charts import chart, draw_rounds, draw_serving, round_ticks
 from compiler.visualize.formats import to_svg
-from compiler.visualize.graphs.stages import view_of
-from compiler.visualize.graphs.view import View
-from compiler.visualize.svg.charts import chart, draw_rounds, draw_serving, round_ticks
-from compiler.visualize.svg.gantt import _layer
-from compiler.visualize.svg.svg import shortened, text_width
-from compiler.visualize.svg.swimlanes import _Lanes
+from compiler.visualize.gantt import _layer
+from compiler.visualize.stages import view_of
+from compiler.visualize.svg import shortened, text_width
+from compiler.visualize.swimlanes import _Lanes
+from compiler.visualize.view import View
 from tests.visualize.test_graphs import mixed
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -9,7 +9,7 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.pipeline import CompilationTrace
 from compiler.visualize.formats import FORMATS
-from compiler.visualize.graphs.stages import STAGES, view_of
+from compiler.visualize.stages import STAGES, view_of
 
 MEANING = Quantization.per_tensor(0.05, 3)
 

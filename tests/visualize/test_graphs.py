@@ -17,9 +17,9 @@ from compiler.pipeline import CompilationTrace
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.run_report import run_samples
 from compiler.runtime.session import dram_bytes
-from compiler.visualize.graphs.stages import STAGES, view_of
-from compiler.visualize.graphs.view import KINDS as NODES
-from compiler.visualize.graphs.view import View
+from compiler.visualize.stages import STAGES, view_of
+from compiler.visualize.view import KINDS as NODES
+from compiler.visualize.view import View
 from cosim.golden import GoldenDevice
 from hw.errors import InputError
 from hw.isa.enums import Unit

@@ -12,9 +12,9 @@ import pytest
 from compiler.api import compile
 from compiler.pipeline import CompilationTrace
 from compiler.visualize.formats import FORMATS, to_dot, to_json, to_svg, to_text
-from compiler.visualize.graphs.stages import STAGES, view_of
-from compiler.visualize.graphs.view import Cost, View, add_edge, add_node, start
-from compiler.visualize.svg.layered_layout import cut, folded, layered
+from compiler.visualize.layered_layout import cut, folded, layered
+from compiler.visualize.stages import STAGES, view_of
+from compiler.visualize.view import Cost, View, add_edge, add_node, start
 from hw.config import MlaConfig
 from tests.visualize.test_graphs import mixed
 

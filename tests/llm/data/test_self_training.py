@@ -14,7 +14,7 @@ from compiler.llm.data.trajectories import Trajectory, TrajectoryStep
 from compiler.llm.evaluation import Sampled, figures
 from compiler.llm.model.weights import SHIPPED, load
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.visualize.svg.charts import draw_rounds
+from compiler.visualize.charts import draw_rounds
 from hw.errors import InputError, WorkError
 from scripts import eval_lm
 

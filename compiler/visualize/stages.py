@@ -9,9 +9,9 @@ from compiler.passes import pass_names
 from compiler.pipeline import CompilationTrace
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.stages import Control, Stage
-from compiler.visualize.graphs.commands import commands_view
-from compiler.visualize.graphs.operators import graph_view, layers_view, makers, partition_view
-from compiler.visualize.graphs.view import Cost, View, add_edge, add_node, over_bus, start, timeline_view
+from compiler.visualize.commands import commands_view
+from compiler.visualize.operators import graph_view, layers_view, makers, partition_view
+from compiler.visualize.view import Cost, View, add_edge, add_node, over_bus, start, timeline_view
 from hw.config import MlaConfig
 from hw.errors import InputError, shown
 

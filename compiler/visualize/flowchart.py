@@ -5,9 +5,8 @@ from typing import Any
 
 import networkx as nx
 
-from compiler.visualize.graphs.view import View, size
-from compiler.visualize.svg.layered_layout import Key, Layered, cut, folded, layered
-from compiler.visualize.svg.svg import (
+from compiler.visualize.layered_layout import Key, Layered, cut, folded, layered
+from compiler.visualize.svg import (
     INK,
     LINE,
     PAGE,
@@ -21,6 +20,7 @@ from compiler.visualize.svg.svg import (
     shortened,
     text_width,
 )
+from compiler.visualize.view import View, size
 
 _TITLE, _LINE = 11.5, 9.5
 _PAD, _STEP, _MAX_WIDTH = 9.0, 12.5, 230.0

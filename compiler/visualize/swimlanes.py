@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.visualize.graphs.view import View
-from compiler.visualize.svg.svg import COLOURS, INK, SMALL, SOFT, Point, Svg, point, shortened, text_width
+from compiler.visualize.svg import COLOURS, INK, SMALL, SOFT, Point, Svg, point, shortened, text_width
+from compiler.visualize.view import View
 
 #: Lanes from left to right: contents and widths, which together fit a page.
 _LANES = (

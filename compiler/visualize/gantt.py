@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-from compiler.visualize.graphs.view import View
-from compiler.visualize.svg.charts import LABEL, SMALL, WIDTH, Chart, chart, count_axis, key_rows, layer_key
-from compiler.visualize.svg.svg import GRID, INK, SOFT, hue, shortened
+from compiler.visualize.charts import LABEL, SMALL, WIDTH, Chart, chart, count_axis, key_rows, layer_key
+from compiler.visualize.svg import GRID, INK, SOFT, hue, shortened
+from compiler.visualize.view import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import networkx as nx
 
-from compiler.visualize.graphs.view import Cost, View, add_edge, add_node
+from compiler.visualize.view import Cost, View, add_edge, add_node
 
 #: Number of sweeps over all ranks, for ordering and for coordinates.
 _SWEEPS = 8

@@ -9,7 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from compiler.online_tuning.observers import Document, in_words
-from compiler.visualize.svg.svg import FONT, GRID, INK, LINE, OKABE_ITO, SOFT, shortened
+from compiler.visualize.svg import FONT, GRID, INK, LINE, OKABE_ITO, SOFT, shortened
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

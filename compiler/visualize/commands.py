@@ -17,8 +17,8 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import OPS
 from compiler.lowering.partition import GraphPart
 from compiler.options import DramTiming
-from compiler.visualize.graphs.operators import title
-from compiler.visualize.graphs.view import Cost, View, add_edge, add_node, size, start
+from compiler.visualize.operators import title
+from compiler.visualize.view import Cost, View, add_edge, add_node, size, start
 from cosim.semantics.command_fields import CommandFields, unpack_fields
 from hw.config import MlaConfig
 from hw.isa.enums import DTYPE_BYTES, BSource, Reduce, Unit

@@ -15,7 +15,7 @@ from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
 from compiler.lowering.lower import LoweredNetwork, lower
 from compiler.lowering.partition import GraphPart
-from compiler.visualize.graphs.view import View, add_edge, add_node, over_bus, size, start
+from compiler.visualize.view import View, add_edge, add_node, over_bus, size, start
 from hw.config import MlaConfig
 
 _OPERATOR_NOTE = (

@@ -1,1 +1,0 @@
-"""Compiler stages as networkx graphs, for text, drawings and other programs."""

@@ -1,1 +1,0 @@
-"""Drawing of views and charts as SVG."""
