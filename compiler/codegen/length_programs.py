@@ -18,9 +18,13 @@ from compiler.codegen.list_scheduler import overlap
 from compiler.codegen.semaphores import Issued, reach, synchronize
 from compiler.codegen.split_programs import ProgramPart, rolled
 from compiler.commands.commands import BufferRef, CircularBuffer, Command, simplify_fields
+from compiler.layers.base import Layer
+from compiler.layers.matmul import MatmulLayer
+from compiler.layers.softmax import SoftmaxLayer
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import DEFAULT_DRAM, DramTiming
-from compiler.schedule.schedule import Schedule
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.util.tiles import ceil_div
 from cosim.semantics.bounding_box import BoundingBox
 from hw.config import MlaConfig
 from hw.errors import InputError
@@ -198,21 +202,72 @@ class LengthProgram:
     ----------
     executable : StageExecutable
         Code with one program.
-    stream : CommandStream
-        Commands for the longest length.
     lengths : tuple of int
         Lengths in ascending order.
     operands : list of tuple of int
         For each operand after the addresses, the length first, its value for each length.
-    issued : list of list of Issued
+    streams : list of CommandStream
         For each length, the commands that the program issues.
     """
 
     executable: StageExecutable
-    stream: CommandStream
     lengths: tuple[int, ...]
     operands: list[tuple[int, ...]]
-    issued: list[list[Issued]]
+    streams: list[CommandStream]
+
+
+def schedules_for_lengths(
+    config: MlaConfig, lowered: Sequence[LoweredNetwork], schedule: Schedule
+) -> list[Schedule]:
+    """Return a schedule for each length, under which each layer has the same number of tiles for all lengths.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the target machine.
+    lowered : sequence of LoweredNetwork
+        Layers for each length; the last ones are those for which the schedule was made.
+    schedule : Schedule
+        Schedule for the longest length. Where the number of its tiles is impossible for another length, there are
+        fewer tiles for all lengths.
+    """
+    layers: list[dict[str, LayerSchedule]] = [{} for _ in lowered]
+    for number, layer in enumerate(lowered[-1].layers):
+        mine = schedule.layers[layer.name]
+        extents = [_extents(config.n, each.layers[number], mine) for each in lowered]
+        sizes: list[dict[str, int]] = [{} for _ in lowered]
+        for name, whole in extents[-1].items():
+            each = [extent[name] for extent in extents]
+            value = getattr(mine, name)
+            if len(set(each)) == 1 or value >= whole:
+                continue
+            count = ceil_div(whole, value)
+            while any(ceil_div(extent, ceil_div(extent, count)) != count for extent in each):
+                count -= 1
+            for at, extent in enumerate(each):
+                sizes[at][name] = ceil_div(extent, count)
+        for at, changed in enumerate(sizes):
+            layers[at][layer.name] = replace(mine, **changed)
+    return [replace(schedule, layers=each) for each in layers]
+
+
+def _extents(n: int, layer: Layer, schedule: LayerSchedule) -> dict[str, int]:
+    """Return what the sizes of the tiles of a layer divide, by the field of the schedule."""
+    x, y = layer.shapes[layer.x], layer.shapes[layer.y]
+    rows = y.h
+    if isinstance(layer, MatmulLayer):
+        rows = layer.size[0]
+    elif isinstance(layer, SoftmaxLayer):
+        rows = y.w if schedule.stream_row_blocks else y.h * y.w
+    columns = ceil_div(y.c, n)
+    return {
+        "rows": rows,
+        "rows_per_load": rows,
+        "strip_width": y.w,
+        "columns": columns,
+        "param_blocks": columns,
+        "depth": ceil_div(x.c, n),
+    }
 
 
 def generate_for_lengths(
@@ -311,8 +366,11 @@ class _Merger:
             longest.operand_numbers,
             peak_use(self.config, self.lives),
         )
-        stream = CommandStream(longest.lowered, longest.layouts, commands, self.starts, single[-1])
-        return LengthProgram(executable, stream, tuple(self.lengths), operands.values, single)
+        streams = [
+            CommandStream(each.lowered, each.layouts, [mine[number] for number in order], self.starts, its)
+            for each, mine, its in zip(self.generators, self.others, single, strict=True)
+        ]
+        return LengthProgram(executable, tuple(self.lengths), operands.values, streams)
 
     def _matching(self, length: int, generator: StageGenerator) -> list[Command]:
         """Return the commands for a length, after checking that they correspond to those of the longest length."""

@@ -1,4 +1,6 @@
-"""Batching pass: every tensor holds the data of all samples, stacked along the first axis.
+"""Changes of shapes: batching, and graphs for further lengths of a sequence.
+
+Batching: every tensor holds the data of all samples, stacked along the first axis.
 
 A tensor of shape (d, ...) becomes one of shape (batch * d, ...). This is correct for an operator whose result for the
 stacked samples equals the stacked results of the samples; operators that mix the first dimension with others are
@@ -7,6 +9,7 @@ rejected.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -206,3 +209,62 @@ _RULES: dict[BatchRule, _Rule] = {
     BatchRule.PAD: _Batcher.pad,
     BatchRule.GATHER: _Batcher.gather,
 }
+
+
+def with_length(graphs: tuple[Graph, Graph], lengths: tuple[int, int], length: int) -> Graph:
+    """Return a graph for a length, given graphs for two lengths.
+
+    Sizes in shapes and attributes are linear functions of the length. Everything else, in particular constants and
+    quantizations, is that of the second graph; a constant that is longer is cut.
+
+    Parameters
+    ----------
+    graphs : (Graph, Graph)
+        Graphs for two different lengths.
+    lengths : (int, int)
+        Their lengths, in ascending order.
+    length : int
+        Length of the result, which does not exceed the second length.
+
+    Raises
+    ------
+    InputError
+        The graphs differ in more than sizes, or a size would not be an integer.
+    """
+    low, high = graphs
+    forms = [[(node.name, node.op, node.inputs, node.outputs) for node in graph] for graph in graphs]
+    ends = [(graph.inputs, graph.outputs, graph.tensors.keys()) for graph in graphs]
+    if forms[0] != forms[1] or ends[0] != ends[1] or high.states or any(node.bodies for node in high):
+        raise InputError(
+            f"{high.name!r} has other nodes for length {lengths[0]} than for {lengths[1]}, states, or subgraphs"
+        )
+
+    def size(one: int, other: int) -> int:
+        rise, run = other - one, lengths[1] - lengths[0]
+        if rise * (length - lengths[0]) % run:
+            raise InputError(
+                f"{high.name!r}: sizes {one} and {other} for lengths {lengths[0]} and {lengths[1]} are not linear"
+            )
+        return one + rise * (length - lengths[0]) // run
+
+    def value(one: Any, other: Any) -> Any:
+        if isinstance(other, tuple) and isinstance(one, tuple) and len(one) == len(other):
+            return tuple(value(*each) for each in zip(one, other, strict=True))
+        return size(one, other) if type(one) is type(other) is int else other
+
+    def tensor(name: str) -> Tensor:
+        mine = high.tensors[name]
+        shape = value(low.tensors[name].shape, mine.shape)
+        data = None if mine.data is None else mine.data[tuple(slice(each) for each in shape)]
+        return replace(mine, shape=shape, data=data)
+
+    made = Graph(high.name)
+    for name in high.tensors:
+        (made.add_input if name in high.inputs else made.add_tensor)(tensor(name))
+    made.inputs = list(high.inputs)
+    for node in high:
+        before = low.nodes[node.name].attributes
+        attributes = {key: value(before.get(key), each) for key, each in node.attributes.items()}
+        made.add_node(replace(node, attributes=attributes))
+    made.origins = dict(high.origins)
+    return made.finish(high.outputs)
