@@ -24,7 +24,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from compiler.cache.digest import name, shape_of
+from compiler.cache.digest import name as digest_of
+from compiler.cache.digest import shape_of
 from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.codegen.generate import LayerCodegen, generate
 from compiler.cost.roofline import (
@@ -219,7 +220,7 @@ class LengthGraphs:
     def _compiler(self, length: int) -> "ModelCompiler":
         imported = self.imported(length)
         expected = with_length(self.graphs, self.ends, length)
-        if name(imported) != name(expected):
+        if digest_of(imported) != digest_of(expected):
             raise InputError(
                 f"{imported.name!r} differs in more than sizes for {self.lengths.name} {length} and {self.ends[1]}"
             )

@@ -255,7 +255,9 @@ def with_length(graphs: tuple[Graph, Graph], lengths: tuple[int, int], length: i
     def tensor(name: str) -> Tensor:
         mine = high.tensors[name]
         shape = value(low.tensors[name].shape, mine.shape)
-        data = None if mine.data is None else mine.data[tuple(slice(each) for each in shape)]
+        data = mine.data
+        if data is not None and data.shape != shape:
+            data = data[tuple(slice(each) for each in shape)]
         return replace(mine, shape=shape, data=data)
 
     made = Graph(high.name)
