@@ -29,7 +29,7 @@ from compiler.ir.tensor import Tensor
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import CompileOptions, LengthRange
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.stages import NetworkLengths, Stage
+from compiler.runtime.stages import CONVERSIONS, NetworkLengths, Stage
 from compiler.util.progress import progress
 from hw.config import MlaConfig
 from hw.errors import InputError
@@ -38,8 +38,6 @@ _log = logging.getLogger(__name__)
 
 #: Ratios of lengths, relative to the longest, for which schedules are made and may be the longest of a program.
 _RATIOS = (1, 3 / 4, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8)
-#: Operators on the host whose nodes convert each element by itself.
-_CONVERSIONS = ("quantize", "dequantize", "cast")
 #: Maximum number of choices of programs that are generated for all lengths until one fits.
 _MAX_CHOICES = 4
 
@@ -293,7 +291,7 @@ def _check_host(network: CompiledNetwork) -> None:
     """Check that the host only converts elements; raise InputError if it does not."""
     for stage in network.stages:
         for node in stage.graph or ():
-            if node.op not in _CONVERSIONS:
+            if node.op not in CONVERSIONS:
                 reason = next((each.reason for each in network.host if each.node == node.name), "")
                 raise InputError(
                     f"node {node.name!r} ({node.operator}) runs on the host: {reason}; a network for several lengths "

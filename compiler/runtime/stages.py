@@ -218,6 +218,10 @@ class BatchVariant:
     infos: tuple[LayerInfo, ...]
 
 
+#: Operators on the host that convert each element by itself, so that shapes may depend on a length.
+CONVERSIONS = ("quantize", "dequantize", "cast")
+
+
 @identity("NetworkLengths", "name", "values", "operands", "growth", "floors", "longest")
 @dataclass(frozen=True)
 class NetworkLengths:
@@ -449,15 +453,21 @@ class StagedNetwork:
             length=length,
         )
 
-    def length_of(self, inputs: Mapping[str, NDArray]) -> int:
-        """Return the length of inputs; the longest length if they fit no length.
+    def length_of(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
+        """Return the length of inputs with the given shapes, from which a leading 1 may be omitted.
 
-        The longest length makes `check` report what the shapes should be.
+        If no input tells the length, return the longest one, so that `check` reports the shapes for it.
+
+        Raises
+        ------
+        InputError
+            The network has no program for the length.
         """
         assert self.lengths is not None
         for tensor in self.inputs:
             for axis, growth in enumerate(dict(self.lengths.growth)[tensor.name]):
-                shape = np.shape(inputs.get(tensor.name, ()))
+                shape = shapes.get(tensor.name, ())
+                shape = (1, *shape) if len(shape) == len(tensor.shape) - 1 else shape
                 if growth and len(shape) == len(tensor.shape):
                     less, rest = divmod(tensor.shape[axis] - shape[axis], growth)
                     length = self.lengths.values[-1] - less
@@ -478,7 +488,9 @@ class StagedNetwork:
         InputError
             The network has no program for the length.
         """
-        return self if self.lengths is None else self.at(self.length_of(inputs))
+        if self.lengths is None:
+            return self
+        return self.at(self.length_of({name: np.shape(array) for name, array in inputs.items()}))
 
     def __repr__(self) -> str:
         programs = sum(len(code.all_programs) for code in self.codes)

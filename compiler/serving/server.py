@@ -95,7 +95,7 @@ class Server:
     """Serves requests on a live machine, with results in order; versions can be changed between requests.
 
     Each request runs on a single version. Requests are interleaved if some stages run on the host, but run one at a
-    time if the network has control flow. If the network has states, each request reads and updates the states of its
+    time if the network has control flow or programs for several lengths of a sequence. If the network has states, each request reads and updates the states of its
     stream, and waits for the previous request of that stream.
 
     Parameters
@@ -136,7 +136,8 @@ class Server:
         self.device, self.clocked = device, not isinstance(device, GoldenDevice)
         self.driver = Driver(device, RING_SLOTS)
         self.queue = IssueQueue(self.driver)
-        decided = any(stage.control for stage in network.stages)
+        # A proof of a stream with requests of several lengths would hold for their order only.
+        decided = network.lengths is not None or any(stage.control for stage in network.stages)
         self.max_in_flight = 1 if decided else max_in_flight
         memory = self.driver.memory
         room = device.dram.size - memory.used - 8 * network.config.wis_words - PAGE
@@ -202,15 +203,17 @@ class Server:
             An input is missing or unknown, or its shape or type differs from the model's; or there are too many
             streams.
         """
-        network = self.current.network
+        network = self.current.network.for_inputs(inputs)
         checked, count = network.check(inputs), network.batch if count is None else count
         network.count(count)
+        self.versions.prove_length(version or self.current, network.length)
         states = self._states(stream, reset=reset) if network.states else {}
         while len(self._in_flight) == self.max_in_flight:
             self._wait()
         taken = {flight.slot for flight in self._in_flight}
         slot = min(set(range(self.max_in_flight)) - taken)
-        flight = InFlightRequest(self._index, checked, slot, version or self.current, count, stream, states)
+        chosen = version or self.current
+        flight = InFlightRequest(self._index, checked, slot, chosen, count, network.length, stream, states)
         self._index += 1
         self._in_flight.append(flight)
         self._begin(flight)
@@ -287,7 +290,7 @@ class Server:
         flight.runs, flight.macros, flight.delay = [0] * len(flight.version.bases), [], 0
         flight.values, flight.inside = {**flight.inputs, **flight.states}, 0
         flight.begun, flight.loads = flight.begun + 1, self.queue.resident_programs.loads
-        flight.steps = self._steps(flight, flight.version.network.stages, flight.values)
+        flight.steps = self._steps(flight, flight.network.stages, flight.values)
         self._advance(flight, None)
 
     def _steps(self, flight: InFlightRequest, stages: Iterable[Stage], values: dict[str, NDArray]) -> Steps:
@@ -408,7 +411,7 @@ class DynamicBatcher:
             An input is missing or unknown, or its shape or type differs from the model's.
         """
         network, server = self.server.current.network, self.server
-        self._waiting.append(network.check_sample(request.inputs))
+        self._waiting.append(network.for_inputs(request.inputs).check_sample(request.inputs))
         self.submitted += 1
         if server.busy < server.max_in_flight or len(self._waiting) == network.batch:
             self._send()
@@ -469,7 +472,7 @@ class TimedServer:
         if network.batch > 1:
             request = replace(request, inputs=network.check_sample(request.inputs))
         else:
-            network.check(request.inputs)
+            network.for_inputs(request.inputs).check(request.inputs)
         arrival = self.now if request.arrival is None else request.arrival
         while self._waiting and max(self.now, self._waiting[0][1]) < arrival:
             self._run()
