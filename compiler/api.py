@@ -28,8 +28,8 @@ from compiler.options import (
     unroll_factors,
 )
 from compiler.profile.measurement import HardwareProfile
-from compiler.runtime.batch_sizes import check_sizes
 from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.size_variants import check_sizes
 from compiler.runtime.stages import Origin
 from compiler.schedule.schedule import Schedule
 from compiler.util import checks
@@ -214,7 +214,9 @@ def compile(
         other = other or ("reuse" if reuse else "a schedule" if schedule else "")
         other = other or ("accuracy_budget" if accuracy_budget else "int16" if int16 else "")
         if other:
-            raise InputError(f"sizes: several lengths of {source.lengths[0]!r} cannot be combined with {other}")
+            raise InputError(
+                f"sizes: several lengths of {source.lengths[0]!r} cannot be combined with {other}"
+            )
     dispatches = bool(batches or reuse or skip is not None or source.lengths is not None)
     named = isinstance(source.model, (str, Path)) if cache is None else cache
     if named and record is None:

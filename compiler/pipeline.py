@@ -70,11 +70,10 @@ from compiler.quantize.ranges import random_samples
 from compiler.quantize.report import WeightReport
 from compiler.reference import Kernels
 from compiler.reference.control import MAX_ITERATIONS
-from compiler.runtime.batch_sizes import with_sizes
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.length_variants import SizedNetwork, with_lengths
 from compiler.runtime.known_results import check_single, single, tensor_named, with_reuse, with_skip
 from compiler.runtime.program_text import with_texts
+from compiler.runtime.size_variants import SizedNetwork, with_lengths, with_sizes
 from compiler.runtime.stages import LayerInfo, NetworkState, Stage, control_of
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.util.lru_cache import LruCache

@@ -3,8 +3,8 @@
 import argparse
 import importlib.util
 import math
-import re
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache

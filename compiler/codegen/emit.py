@@ -202,6 +202,7 @@ class ProgramEmitter:
         return Program(self.name, tuple(self.words))
 
     def add(self, op: MicroOp, **parts: int) -> None:
+        """Append an instruction."""
         self.words.append(encode(op, **parts))
 
     def write_field(self, number: int, register: int, operand: int, constant: int) -> None:

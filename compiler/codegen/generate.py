@@ -204,6 +204,8 @@ def generate(
 
 
 class StageGenerator:
+    """Generator of the code of a stage under a schedule; parameters as for `generate`, with the layers before it."""
+
     def __init__(
         self,
         config: MlaConfig,
@@ -246,7 +248,9 @@ class StageGenerator:
         )
         stream = CommandStream(self.lowered, self.layouts, commands, starts, issued)
         peak = peak_use(self.config, lives)
-        return StageExecutable(self.config, parts, self.tags, image, memory, self.operand_numbers, peak), stream
+        return StageExecutable(
+            self.config, parts, self.tags, image, memory, self.operand_numbers, peak
+        ), stream
 
     @property
     def operand_numbers(self) -> dict[str, int]:
@@ -389,9 +393,7 @@ class StageGenerator:
         """Add the constants to a pool, and record their addresses in `starts`."""
         starts |= {buffer: pool.add(buffer.data) for buffer in lives if buffer.data is not None}
 
-    def place_work(
-        self, lives: Iterable[CircularBuffer], starts: dict[CircularBuffer, int], at: int
-    ) -> int:
+    def place_work(self, lives: Iterable[CircularBuffer], starts: dict[CircularBuffer, int], at: int) -> int:
         """Assign addresses from `at` on to intermediate tensors in the model's memory; return the end."""
         for buffer in lives:
             mine = buffer.memory == BufferMemory.DRAM and buffer not in self.dram_operands
@@ -427,7 +429,9 @@ class StageGenerator:
             command.template = tuple(constants), tuple(found)
         values = list(command.template[0])
         for number, ref in command.template[1]:
-            values[number] = checked_field(unit, UNIT_FIELDS[unit][number].name, ref.resolve(starts[ref.buffer]))
+            values[number] = checked_field(
+                unit, UNIT_FIELDS[unit][number].name, ref.resolve(starts[ref.buffer])
+            )
         return tuple(values)
 
 

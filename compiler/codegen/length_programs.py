@@ -8,11 +8,18 @@ that multiples of the length, numbers of tiles, and sizes of last tiles need one
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from compiler.codegen.buffer_allocation import peak_use
 from compiler.codegen.emit import ProgramEmitter
 from compiler.codegen.executable import CommandStream, StageExecutable
-from compiler.codegen.generate import ConstantPool, LayerCodegen, StageGenerator, checked_field, tag_with_neighbours
+from compiler.codegen.generate import (
+    ConstantPool,
+    LayerCodegen,
+    StageGenerator,
+    checked_field,
+    tag_with_neighbours,
+)
 from compiler.codegen.linearize import lifetimes
 from compiler.codegen.list_scheduler import overlap
 from compiler.codegen.semaphores import Issued, reach, synchronize
@@ -54,7 +61,8 @@ class LengthValue(int):
 
     values: tuple[int, ...]
 
-    def __new__(cls, values: tuple[int, ...]) -> "LengthValue":
+    def __new__(cls, values: tuple[int, ...]) -> Self:
+        """Return the number with the given values."""
         made = super().__new__(cls, values[-1])
         made.values = values
         return made
@@ -464,9 +472,7 @@ class _Merger:
 
 def _commands(generator: StageGenerator) -> list[Command]:
     """Return the commands of all layers in the order of the layers."""
-    return [
-        command for steps in generator.layer_steps for step in steps for command in step.commands()
-    ]
+    return [command for steps in generator.layer_steps for step in steps for command in step.commands()]
 
 
 def _refs(command: Command) -> Iterator[tuple[str, BufferRef]]:
@@ -477,7 +483,7 @@ def _refs(command: Command) -> Iterator[tuple[str, BufferRef]]:
 
 def _form(command: Command) -> tuple:
     """Return what the commands of all lengths have in common."""
-    refs = tuple(sorted((name, ref.index % ref.buffer.depth, ref.buffer.memory) for name, ref in _refs(command)))
+    refs = tuple(
+        sorted((name, ref.index % ref.buffer.depth, ref.buffer.memory) for name, ref in _refs(command))
+    )
     return command.unit, command.layer, refs
-
-

@@ -250,7 +250,8 @@ def with_length(graphs: tuple[Graph, Graph], lengths: tuple[int, int], length: i
     def value(one: Any, other: Any) -> Any:
         if isinstance(other, tuple) and isinstance(one, tuple) and len(one) == len(other):
             return tuple(value(*each) for each in zip(one, other, strict=True))
-        return size(one, other) if type(one) is type(other) is int else other
+        whole = isinstance(one, int) and isinstance(other, int) and not isinstance(other, bool)
+        return size(one, other) if whole else other
 
     def tensor(name: str) -> Tensor:
         mine = high.tensors[name]

@@ -143,7 +143,9 @@ class PackageReader:
             if not ascending or any(one >= other for one, other in pairwise(ascending)):
                 raise ValueError("lengths must ascend")
         if len(lengths) > MAX_LENGTHS or longest[-1] != lengths[-1] or not set(longest) <= set(lengths):
-            raise ValueError(f"there must be at most {MAX_LENGTHS} lengths, the last of them for the last program")
+            raise ValueError(
+                f"there must be at most {MAX_LENGTHS} lengths, the last of them for the last program"
+            )
         if network.batch != 1 or network.states or any(stage.control for stage in network.stages):
             raise ValueError("a network for several lengths cannot have batches, states or control flow")
         coded = [stage for stage in network.stages if stage.code]
@@ -160,15 +162,22 @@ class PackageReader:
         floors = tuple(tuple(self._work(each) for each in floors) for floors in values["floors"])
         if len(floors) != len(lengths) or {len(each) for each in floors} != {1 + len(coded[0].infos)}:
             raise ValueError("each length must have the work of the network and of each layer")
-        made = NetworkLengths(
-            typed(values["name"], str, "name"), lengths, operands, growth, floors, longest
-        )
+        made = NetworkLengths(typed(values["name"], str, "name"), lengths, operands, growth, floors, longest)
         known = dict(growth)
         for stage in network.stages:
             for node in stage.graph or ():
-                ends = [stage.graph.tensors[name] for name in (node.inputs[0], *node.outputs)] if stage.graph else []
-                if node.op not in CONVERSIONS or len({(each.shape, known.get(each.name)) for each in ends}) != 1:
-                    raise ValueError(f"node {node.name!r} of a network for several lengths cannot run on the host")
+                ends = (
+                    [stage.graph.tensors[name] for name in (node.inputs[0], *node.outputs)]
+                    if stage.graph
+                    else []
+                )
+                if (
+                    node.op not in CONVERSIONS
+                    or len({(each.shape, known.get(each.name)) for each in ends}) != 1
+                ):
+                    raise ValueError(
+                        f"node {node.name!r} of a network for several lengths cannot run on the host"
+                    )
             inside = stage.graph.tensors.values() if stage.graph else ()
             for tensor in (*network.inputs, *network.outputs, *stage.inputs, *stage.outputs, *inside):
                 if tensor.data is None and len(known[tensor.name]) != len(tensor.shape):

@@ -559,7 +559,7 @@ class StagedNetwork:
 
     @property
     def symbolic_count(self) -> tuple[int | None, ...]:
-        """Operands as returned by `count` for proofs: unknown values for every count, or those of the longest length."""
+        """Operands of `count` in a proof: unknown values for every count, or those of the longest length."""
         return self.operands_in_proofs(self.count(self.batch))
 
     def operands_in_proofs(self, count: tuple[int, ...]) -> tuple[int | None, ...]:
@@ -651,10 +651,10 @@ class StagedNetwork:
 def _sized_graph(graph: Graph, lengths: NetworkLengths, length: int) -> Graph:
     """Return a graph whose nodes only convert elements, with the shapes for a length."""
     made = Graph(graph.name)
-    for name in graph.inputs:
-        made.add_input(lengths.tensor(graph.tensors[name], length))
-    for name, tensor in graph.tensors.items():
-        if name not in graph.inputs:
+    for each in graph.inputs:
+        made.add_input(lengths.tensor(graph.tensors[each], length))
+    for each, tensor in graph.tensors.items():
+        if each not in graph.inputs:
             made.add_tensor(lengths.tensor(tensor, length))
     for node in graph:
         made.add_node(node)

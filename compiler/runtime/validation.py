@@ -105,8 +105,8 @@ def validate_network(
     Returns
     -------
     dict
-        Report of each stage on the accelerator by stage index, for the longest length if there are several; stages of control-flow subgraphs are numbered after the
-        stage that contains them.
+        Report of each stage on the accelerator by stage index, for the longest length if there are several; stages of
+        control-flow subgraphs are numbered after the stage that contains them.
 
     Raises
     ------

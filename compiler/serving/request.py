@@ -164,9 +164,9 @@ class RequestResult:
 class InFlightRequest:
     """Request in flight, with its buffer slot.
 
-    `count` is the number of samples of the batch that are used, and `length` the length of the inputs if the network has
-    programs for several lengths. `states` are the states of the stream before the
-    request. `steps` is None when all stages are complete.
+    `count` is the number of samples of the batch that are used, and `length` the length of the inputs if the network
+    has programs for several lengths. `states` are the states of the stream before the request. `steps` is None when all
+    stages are complete.
     `issued_at` is the cycle of the chip's clock in which the current stage was issued, and `inside` is the nesting
     depth of subgraphs.
     `begun` is the number of starts, and `loads` is the number of programs that the server had loaded at the last start.

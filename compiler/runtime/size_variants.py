@@ -1,9 +1,13 @@
-"""Networks with programs for a range of lengths of a sequence; the hardware selects the program for a length.
+"""Networks with programs for several batch sizes or for several lengths of a sequence; the hardware selects one.
 
-All programs use the inputs and outputs of the longest length. The operand after the addresses of these tensors is the
-length, which the guards compare with the longest length of each program. Further operands are the numbers in the
-program that depend on the length (`compiler.codegen.length_programs`); the host passes the operands of the length of
-each input. The number of programs is limited by the candidates of an opcode, and all must fit the instruction store.
+Batch sizes: all programs use the inputs and outputs of the largest size. The operand after the addresses of these
+tensors is the number of valid samples, which the guards compare with the sizes. The program for the largest size has no
+guard.
+
+Lengths: all programs use the inputs and outputs of the longest length. The operand after the addresses is the length,
+which the guards compare with the longest length of each program. Further operands are the numbers in the program that
+depend on the length (`compiler.codegen.length_programs`); the host passes the operands of the length of each input. The
+number of programs is limited by the candidates of an opcode, and all must fit the instruction store.
 """
 
 import logging
@@ -14,7 +18,7 @@ from itertools import combinations
 
 from compiler.codegen.buffer_allocation import joint_peak
 from compiler.codegen.dispatch_guard import GuardedProgram, at_most
-from compiler.codegen.executable import CommandStream
+from compiler.codegen.executable import CommandStream, StageExecutable, rebased, share_memory
 from compiler.codegen.length_programs import (
     LengthMember,
     LengthProgram,
@@ -29,10 +33,11 @@ from compiler.ir.tensor import Tensor
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import CompileOptions, LengthRange
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.stages import CONVERSIONS, NetworkLengths, Stage
+from compiler.runtime.stages import CONVERSIONS, BatchVariant, NetworkLengths, Stage
 from compiler.util.progress import progress
 from hw.config import MlaConfig
 from hw.errors import InputError
+from hw.isa.micro_instruction import MAX_OPERANDS
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +45,121 @@ _log = logging.getLogger(__name__)
 _RATIOS = (1, 3 / 4, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8)
 #: Maximum number of choices of programs that are generated for all lengths until one fits.
 _MAX_CHOICES = 4
+
+
+def check_sizes(config: MlaConfig, batches: Sequence[int]) -> None:
+    """Check that the hardware can select among batch sizes.
+
+    Raises
+    ------
+    InputError
+        The sizes are not ascending, or there are more sizes than an opcode has candidates.
+    """
+    if list(batches) != sorted(set(batches)):
+        raise InputError(f"batches must ascend, not be {', '.join(map(str, batches))}")
+    if len(batches) > config.candidates:
+        raise InputError(
+            f"batches must be at most {config.candidates} sizes (an opcode has {config.candidates} candidate "
+            f"programs), not {len(batches)}"
+        )
+
+
+def with_sizes(
+    options: CompileOptions, build: Callable[[CompileOptions], CompiledNetwork]
+) -> CompiledNetwork:
+    """Compile a network for the sizes in `options.batches`, which must have passed `check_sizes`.
+
+    Programs with packed loads or without zero tiles are longer. If the programs do not fit the instruction store
+    together, the largest sizes, whose samples share the loads of weights, do without both (`Schedule.unpacked`).
+
+    Parameters
+    ----------
+    options : CompileOptions
+        Options of the compilation; `batches` contains the sizes.
+    build : callable
+        Compiles the model for one size.
+
+    Raises
+    ------
+    InputError
+        A size cannot be compiled, or the programs do not all fit the instruction store.
+    """
+    single = replace(options, batches=(), single=True, offset=0)
+    made = [build(replace(single, batch=batch)) for batch in options.batches]
+    for index, size in reversed(list(enumerate(options.batches))):
+        if _words(made) <= made[index].config.wis_words:
+            break
+        made[index] = build(replace(single, batch=size, schedule=made[index].schedule.unpacked()))
+    *fewer, largest = made
+    _check_stages(made)
+    each = zip(*(network.stages for network in made), strict=True)
+    stages = tuple(_stage(options, stages) for stages in each)
+    check_room(largest.config, stages)
+    smaller = tuple(BatchVariant(network.batch, network.floor, tuple(network.infos)) for network in fewer)
+    return replace(largest, stages=stages, smaller=smaller)
+
+
+def _words(networks: Sequence[CompiledNetwork]) -> int:
+    """Return the total length of the programs of several networks."""
+    return sum(len(program.words) for each in networks for code in each.codes for program in code.programs)
+
+
+def check_room(config: MlaConfig, stages: Sequence[Stage]) -> None:
+    """Check that the programs of all stages fit the instruction store at the same time.
+
+    Raises
+    ------
+    InputError
+        The programs are too long in total, or too many.
+    """
+    parts = [part for stage in stages if stage.code for part in stage.code.parts]
+    programs = [program for part in parts for program in part.programs]
+    words = sum(len(program.words) for program in programs)
+    if words > config.wis_words or len(programs) > config.segments or len(parts) > config.opcodes:
+        raise InputError(
+            f"{len(programs)} programs of {words:,} words together must all be in the instruction store, which holds "
+            f"{config.segments} of {config.wis_words:,} words"
+        )
+
+
+def _check_stages(networks: Sequence[CompiledNetwork]) -> None:
+    """Check that the networks of all sizes run the same nodes on the accelerator, with the same layers."""
+    first, *others = networks
+    for other in others:
+        differ = {each.node for each in first.host} ^ {each.node for each in other.host}
+        if differ:
+            raise InputError(
+                f"batches of {first.batch} and {other.batch}: node {min(differ)!r} runs on the host in only one"
+            )
+        if [code.tags for code in first.codes] != [code.tags for code in other.codes]:
+            raise InputError(f"batches of {first.batch} and {other.batch} have different layers")
+
+
+def _stage(options: CompileOptions, stages: Sequence[Stage]) -> Stage:
+    """Combine the variants of a stage for all sizes."""
+    largest, codes = stages[-1], [stage.code for stage in stages if stage.code]
+    if not codes:
+        return largest
+    count = 1 + len(largest.inputs) + len(largest.outputs)
+    if count >= MAX_OPERANDS:
+        raise InputError(f"{count} addresses leave no operand of {MAX_OPERANDS} for the number of samples")
+    return replace(largest, code=_code(options, codes, count))
+
+
+def _code(options: CompileOptions, codes: Sequence[StageExecutable], count: int) -> StageExecutable:
+    """Combine programs: smaller sizes are guarded, the largest is the fallback; each size has separate constants."""
+    sizes = options.batches
+    memory = share_memory(codes, start=options.offset)
+    same = {number: (number, 0) for number in range(1, count)}
+    programs = []
+    for code, moved, size in zip(codes, memory.moved, sizes, strict=True):
+        (program,) = code.programs
+        programs.append(replace(rebased(program, moved, same), name=f"{program.name} x {size}"))
+    guards = [at_most(count, size) for size in sizes[:-1]]
+    instead = tuple(GuardedProgram(guard, each) for guard, each in zip(guards, programs, strict=False))
+    part = replace(codes[-1].parts[0], program=programs[-1], instead=instead)
+    peak = joint_peak([code.peak for code in codes])
+    return replace(codes[-1], parts=(part,), image=memory.image, memory=memory.size, peak=peak)
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +332,10 @@ class _Compilation:
         stage = next(each for each in self.network.stages if each.code)
         count = 1 + len(stage.inputs) + len(stage.outputs)
         named = [
-            replace(each.executable.programs[0], name=f"{each.executable.programs[0].name} up to {each.lengths[-1]}")
+            replace(
+                each.executable.programs[0],
+                name=f"{each.executable.programs[0].name} up to {each.lengths[-1]}",
+            )
             for each in programs
         ]
         instead = tuple(
