@@ -6,8 +6,9 @@ plus a constant. Operands are shared by all numbers that differ from each other 
 that multiples of the length, numbers of tiles, and sizes of last tiles need one operand each.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Self
 
 from compiler.codegen.buffer_allocation import peak_use
@@ -24,7 +25,7 @@ from compiler.codegen.linearize import lifetimes
 from compiler.codegen.list_scheduler import overlap
 from compiler.codegen.semaphores import Issued, reach, synchronize
 from compiler.codegen.split_programs import ProgramPart, rolled
-from compiler.commands.commands import BufferRef, CircularBuffer, Command, simplify_fields
+from compiler.commands.commands import BufferRef, CircularBuffer, Command, TileStep, simplify_fields
 from compiler.layers.base import Layer
 from compiler.layers.matmul import MatmulLayer
 from compiler.layers.softmax import SoftmaxLayer
@@ -47,7 +48,19 @@ _DRAM = (Unit.LOAD, Unit.STORE)
 
 
 class LengthsError(InputError):
-    """Error for lengths that cannot have one program; they need programs of their own."""
+    """Error for lengths that cannot have one program; they need programs of their own.
+
+    Attributes
+    ----------
+    longest : int
+        The longest of the lengths; 0 if unknown.
+    layers : frozenset of str
+        Names of the layers whose commands differ in more than numbers.
+    """
+
+    def __init__(self, message: str, longest: int = 0, layers: Iterable[str] = ()):
+        super().__init__(message)
+        self.longest, self.layers = longest, frozenset(layers)
 
 
 class LengthValue(int):
@@ -225,7 +238,10 @@ class LengthProgram:
 
 
 def schedules_for_lengths(
-    config: MlaConfig, lowered: Sequence[LoweredNetwork], schedule: Schedule
+    config: MlaConfig,
+    lowered: Sequence[LoweredNetwork],
+    schedule: Schedule,
+    unsplit: Collection[str] = (),
 ) -> list[Schedule]:
     """Return a schedule for each length, under which each layer has the same number of tiles for all lengths.
 
@@ -238,10 +254,14 @@ def schedules_for_lengths(
     schedule : Schedule
         Schedule for the longest length. Where the number of its tiles is impossible for another length, there are
         fewer tiles for all lengths.
+    unsplit : collection of str
+        Names of layers whose first and last tiles are not split, because the number of parts depends on their size.
     """
     layers: list[dict[str, LayerSchedule]] = [{} for _ in lowered]
     for number, layer in enumerate(lowered[-1].layers):
         mine = schedule.layers[layer.name]
+        if layer.name in unsplit:
+            mine = replace(mine, split_first_tile=False, split_last_tile=False)
         extents = [_extents(config.n, each.layers[number], mine) for each in lowered]
         sizes: list[dict[str, int]] = [{} for _ in lowered]
         for name, whole in extents[-1].items():
@@ -384,8 +404,14 @@ class _Merger:
         """Return the commands for a length, after checking that they correspond to those of the longest length."""
         mine = _commands(generator)
         if [_form(command) for command in mine] != [_form(command) for command in self.original]:
+            pairs = zip(generator.layer_steps, self.longest.layer_steps, strict=True)
+            differ = [_forms(one) != _forms(other) for one, other in pairs]
+            names = [layer.name for layer in compress(generator.lowered.layers, differ)]
             raise LengthsError(
-                f"the commands for lengths {length} and {self.lengths[-1]} differ in more than numbers"
+                f"the commands for lengths {length} and {self.lengths[-1]} differ in more than numbers, in "
+                f"{', '.join(map(repr, names))}",
+                self.lengths[-1],
+                names,
             )
         known: dict[CircularBuffer, CircularBuffer] = {}
         for command, other in zip(mine, self.original, strict=True):
@@ -473,6 +499,11 @@ class _Merger:
 def _commands(generator: StageGenerator) -> list[Command]:
     """Return the commands of all layers in the order of the layers."""
     return [command for steps in generator.layer_steps for step in steps for command in step.commands()]
+
+
+def _forms(steps: Iterable[TileStep]) -> list[tuple]:
+    """Return the forms of the commands of all steps of a layer."""
+    return [_form(command) for step in steps for command in step.commands()]
 
 
 def _refs(command: Command) -> Iterator[tuple[str, BufferRef]]:

@@ -232,12 +232,20 @@ def with_length(graphs: tuple[Graph, Graph], lengths: tuple[int, int], length: i
         The graphs differ in more than sizes, or a size would not be an integer.
     """
     low, high = graphs
-    forms = [[(node.name, node.op, node.inputs, node.outputs) for node in graph] for graph in graphs]
-    ends = [(graph.inputs, graph.outputs, graph.tensors.keys()) for graph in graphs]
+    forms = [
+        [(node.name, node.op, _variable(graph, node), node.outputs) for node in graph] for graph in graphs
+    ]
+    ends = [(graph.inputs, graph.outputs) for graph in graphs]
     if forms[0] != forms[1] or ends[0] != ends[1] or high.states or any(node.bodies for node in high):
         raise InputError(
             f"{high.name!r} has other nodes for length {lengths[0]} than for {lengths[1]}, states, or subgraphs"
         )
+    # Constants may have other names, for example if only one of them was corrected when the model was quantized.
+    named = {
+        high_name: low_name
+        for node in high
+        for low_name, high_name in zip(low.nodes[node.name].inputs, node.inputs, strict=False)
+    }
 
     def size(one: int, other: int) -> int:
         rise, run = other - one, lengths[1] - lengths[0]
@@ -250,12 +258,14 @@ def with_length(graphs: tuple[Graph, Graph], lengths: tuple[int, int], length: i
     def value(one: Any, other: Any) -> Any:
         if isinstance(other, tuple) and isinstance(one, tuple) and len(one) == len(other):
             return tuple(value(*each) for each in zip(one, other, strict=True))
-        whole = isinstance(one, int) and isinstance(other, int) and not isinstance(other, bool)
-        return size(one, other) if whole else other
+        if isinstance(one, int) and isinstance(other, int) and not isinstance(other, bool):
+            return size(one, other)
+        return other
 
     def tensor(name: str) -> Tensor:
         mine = high.tensors[name]
-        shape = value(low.tensors[name].shape, mine.shape)
+        its = low.tensors.get(named.get(name, name), mine)
+        shape = value(its.shape, mine.shape)
         data = mine.data
         if data is not None and data.shape != shape:
             data = data[tuple(slice(each) for each in shape)]
@@ -271,3 +281,8 @@ def with_length(graphs: tuple[Graph, Graph], lengths: tuple[int, int], length: i
         made.add_node(replace(node, attributes=attributes))
     made.origins = dict(high.origins)
     return made.finish(high.outputs)
+
+
+def _variable(graph: Graph, node: Node) -> tuple[str, ...]:
+    """Return the inputs of a node that are not constants."""
+    return tuple(name for name in node.inputs if graph.tensors[name].data is None)

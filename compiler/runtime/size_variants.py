@@ -210,6 +210,8 @@ def with_lengths(options: CompileOptions, sized: Callable[[int], SizedNetwork]) 
 class _Compilation:
     def __init__(self, options: CompileOptions, lengths: LengthRange, sized: Callable[[int], SizedNetwork]):
         self.options, self.name, self.values = options, lengths.name, lengths.values
+        #: By the longest length of a program, the layers whose first and last tiles are not split.
+        self._unsplit: dict[int, set[str]] = {}
         with progress("preparing lengths", len(self.values), "lengths") as task:
             self.sized: dict[int, SizedNetwork] = {}
             for length in reversed(self.values):
@@ -308,12 +310,33 @@ class _Compilation:
         ]
 
     def _generated(self, groups: Sequence[Sequence[int]]) -> list[LengthProgram]:
-        """Generate a program for each group of lengths."""
+        """Generate a program for each group of lengths.
+
+        Tiles are not split where that makes the commands of several lengths correspond.
+        """
+        while True:
+            try:
+                return self._attempt(groups)
+            except LengthsError as error:
+                schedule = self.sized[error.longest].alone[0].schedule if error.longest else None
+                known = self._unsplit.setdefault(error.longest, set())
+                split = {
+                    name
+                    for name in error.layers - known
+                    if schedule
+                    and (schedule.layers[name].split_first_tile or schedule.layers[name].split_last_tile)
+                }
+                if not split:
+                    raise
+                known |= split
+
+    def _attempt(self, groups: Sequence[Sequence[int]]) -> list[LengthProgram]:
         variants = []
         for group in groups:
             network, _ = self.sized[group[-1]].alone
             lowered = [self.sized[length].lowered[0] for length in group]
-            schedules = schedules_for_lengths(self.config, lowered, network.schedule)
+            unsplit = self._unsplit.get(group[-1], ())
+            schedules = schedules_for_lengths(self.config, lowered, network.schedule, unsplit)
             variants.append([LengthMember(*each) for each in zip(group, lowered, schedules, strict=True)])
         count = len(self.longest.lowered[0].layers)
         limited = self.options.limits.within(self.config)
