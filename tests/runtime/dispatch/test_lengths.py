@@ -44,7 +44,7 @@ def _ignore(_text: str) -> None:
 def _dense(folder: Path) -> Path:
     """Write a QDQ model of a matrix product with a dynamic number of rows; return its path."""
     net = Qdq()
-    w = net.weights("w", integers(24, 40, seed=5), np.float32(2**-6), axis=1)
+    w = net.weights("w", integers(24, 40, seed=5), 2**-6, axis=1)
     # With powers of two, onnxruntime's floating-point values are exact.
     net.quantized(net.add("MatMul", f"{net.real('x', 2**-4)} {w}", "product"), 2**-3)
     made = model(net.nodes, {"x": integers(4, 24)}, ["y"], net.held)
