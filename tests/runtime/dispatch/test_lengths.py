@@ -95,7 +95,7 @@ def test_every_length_of_an_encoder(small: tuple[Path, CompiledNetwork], rng: np
 def test_encoder_on_the_chip(tmp_path: Path, rng: np.random.Generator) -> None:
     """A large encoder is exact at all lengths, within 5% of the cycles of separate programs, with one load."""
     path = encoder(tmp_path, 64, 2, 2, seed=1)
-    lengths = sorted({*COMPARED, *range(8, 129, 8)})
+    lengths = sorted({*COMPARED, 24, 32, 48, 96})  # among them those at which programs may end
     network = compiler.compile(path, "n16", sizes={TOKENS: lengths}, cache=False, database=False)
     longest = quantized(path, COMPARED[-1])
     with RtlDevice(network.config, dram_bytes(network)) as device:
