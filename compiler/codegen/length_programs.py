@@ -203,7 +203,7 @@ class LengthMember:
     Parameters
     ----------
     length : int
-        The length.
+        Number of elements of the sequence.
     lowered : LoweredNetwork
         Layers for this length.
     schedule : Schedule
