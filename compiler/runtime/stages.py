@@ -222,7 +222,6 @@ class BatchVariant:
 CONVERSIONS = ("quantize", "dequantize", "cast")
 
 
-@identity("NetworkLengths", "name", "values", "operands", "growth", "floors", "longest")
 @dataclass(frozen=True)
 class NetworkLengths:
     """Lengths of a sequence for which a network has programs.
