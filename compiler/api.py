@@ -23,12 +23,13 @@ from compiler.options import (
     CompileOptions,
     DramTiming,
     HostCosts,
+    LengthRange,
     MemoryLimits,
     unroll_factors,
 )
 from compiler.profile.measurement import HardwareProfile
-from compiler.runtime.batch_sizes import check_sizes
 from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.size_variants import check_sizes
 from compiler.runtime.stages import Origin
 from compiler.schedule.schedule import Schedule
 from compiler.util import checks
@@ -65,7 +66,7 @@ def compile(
     calibration: "Calibration | None" = None,
     example: Any = None,
     dynamic_shapes: Any = None,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, int | Sequence[int]] | None = None,
     bind: Mapping[str, Any] | None = None,
     seed: int = 0,
     offset: int = 0,
@@ -115,7 +116,9 @@ def compile(
     dynamic_shapes : as in torch.export.export
         Dimensions that remain dynamic in the export.
     sizes : dict
-        Sizes of symbolic or dynamic dimensions by name; the default for the first dimension of an input is 1.
+        Sizes of symbolic or dynamic dimensions by name; the default for the first dimension of an input is 1. One size
+        may be a sequence of ascending lengths, such as range(8, 129): the network has programs for all of them, and
+        the hardware selects the program for the length of each input (docs/dispatch.md).
     bind : dict
         Values, by name, of inputs that become constants: a scalar for all elements, or an array of the input's shape.
         For a quantized input, the values are the stored integers.
@@ -151,7 +154,7 @@ def compile(
     fuse : bool
         True to let the fusion engine improve the chosen schedule to a fixed point (docs/tuning.md): it combines
         fusions, places of tensors and tilings of adjacent layers whose predicted gain exceeds its expected error. This
-        takes seconds. Ignored if `schedule`, `batches`, `skip`, `reuse` or `record` is given.
+        takes seconds. Ignored if `schedule`, `batches`, `skip`, `reuse`, several lengths or `record` is given.
     enable, disable : sequences of str
         Graph passes to run that are off by default, and passes not to run (docs/passes.md).
     host, keep_on_accelerator : sequences of str
@@ -189,7 +192,7 @@ def compile(
     >>> outputs = network(image)  # a dict of arrays by the names of the outputs
     """
     started = time.monotonic()
-    sizes, calibration = checks.sizes(sizes), checks.calibration(calibration)
+    calibration = checks.calibration(calibration)
     bind = None if bind is None else checks.arrays("bind", bind)
     seed, offset = (checks.integer(*each, 0) for each in (("seed", seed), ("offset", offset)))
     batch = checks.integer("batch", batch, 1)
@@ -206,12 +209,20 @@ def compile(
     )
     cascades = budget is not None and budget.share is not None
     _check_dispatch(config, batch, batches, schedule, skip, reuse, cascades=cascades)
-    dispatches = bool(batches or reuse or skip is not None or cascades)
     source = (
         model
         if isinstance(model, ModelSource)
         else ModelSource(model, sizes=sizes, example=example, dynamic_shapes=dynamic_shapes, bind=bind)
     )
+    if source.lengths is not None:
+        other = "batch" if batch > 1 else "batches" if batches else "skip" if skip is not None else ""
+        other = other or ("reuse" if reuse else "a schedule" if schedule else "")
+        other = other or ("accuracy_budget" if accuracy_budget else "int16" if int16 else "")
+        if other:
+            raise InputError(
+                f"sizes: several lengths of {source.lengths[0]!r} cannot be combined with {other}"
+            )
+    dispatches = bool(batches or reuse or skip is not None or cascades or source.lengths is not None)
     named = isinstance(source.model, (str, Path)) if cache is None else cache
     if named and record is None:
         source.store = source.store or ContentStore()
@@ -238,6 +249,7 @@ def compile(
         keep_on_accelerator=checks.texts("keep_on_accelerator", keep_on_accelerator),
         host_costs=host_costs,
         unroll=unroll_factors(unroll),
+        lengths=None if source.lengths is None else LengthRange(*source.lengths),
     )
     store = source.store if named and record is None else None
     network = _build(source, config, options, store, record)
@@ -265,7 +277,8 @@ def _build(
         return replace(network, origin=Origin.CACHE)
     from compiler import pipeline  # takes long to load
 
-    network = pipeline.build(source.graph, config, options, record)
+    sized = None if options.lengths is None else source.at
+    network = pipeline.build(source.graph, config, options, record, sized)
     if options.fuse and options.schedule is None:
         network = _fused(network, source.graph, config, options)
     if entry is not None:

@@ -188,7 +188,9 @@ class MlaBackend(Backend):
         """
         config, kind = _parse_device(device)
         checks.known(prepare, _OPTIONS, kwargs)
-        sizes = checks.sizes(kwargs.pop("sizes", None))
+        sizes, lengths = checks.sizes(kwargs.pop("sizes", None))
+        if lengths is not None:
+            raise InputError(f"sizes: the backend takes one size of {lengths[0]!r}, not {len(lengths[1])}")
         checks.of_type("model", model, (ModelProto, bytes, str, Path), "a ModelProto, its bytes, or a path")
         if isinstance(model, bytes):
             model = from_bytes(model)

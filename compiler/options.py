@@ -268,6 +268,23 @@ def unroll_factors(unroll: int | Mapping[str, int] | None) -> tuple[tuple[str, i
     return tuple(sorted(factors.items()))
 
 
+@identity("LengthRange", "name", "values")
+@dataclass(frozen=True)
+class LengthRange:
+    """Lengths of a dynamic dimension for which a network has programs.
+
+    Parameters
+    ----------
+    name : str
+        Name of the dimension.
+    values : tuple of int
+        Lengths in ascending order, at least two.
+    """
+
+    name: str
+    values: tuple[int, ...]
+
+
 @identity("AccuracyBudget", "worse", "sqnr_db", "labels", "share", added=("share",))
 @dataclass(frozen=True)
 class AccuracyBudget:
@@ -368,6 +385,7 @@ class AccuracyBudget:
     "unroll",
     "accuracy_budget",
     "reuse",
+    "lengths",
     added=(
         "fuse",
         "enable",
@@ -378,6 +396,7 @@ class AccuracyBudget:
         "unroll",
         "accuracy_budget",
         "reuse",
+        "lengths",
     ),
 )
 @dataclass(frozen=True, kw_only=True)
@@ -396,6 +415,8 @@ class CompileOptions:
         Names of loops and the factors by which they are unrolled, as `unroll_factors` returns them.
     single : bool
         True to compile each stage to one program, for dispatch by guards; ignored if a schedule is given.
+    lengths : LengthRange or None
+        Lengths given by the parameter `sizes` of `compile`; the model has the longest of them.
 
     Examples
     --------
@@ -431,6 +452,7 @@ class CompileOptions:
     unroll: tuple[tuple[str, int], ...] = ()
     accuracy_budget: AccuracyBudget | None = None
     reuse: bool = False
+    lengths: LengthRange | None = None
 
     def __post_init__(self) -> None:
         if self.rounding not in ROUNDINGS:

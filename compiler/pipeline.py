@@ -21,10 +21,11 @@
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from compiler.cache.digest import name as digest_of
 from compiler.cache.digest import shape_of
 from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.codegen.generate import LayerCodegen, generate
@@ -55,7 +56,7 @@ from compiler.lowering.partition import (
 from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.passes import reduce_graph, simplify
 from compiler.passes.approximations import APPROXIMATIONS
-from compiler.passes.batch import with_batch
+from compiler.passes.batch import with_batch, with_length
 from compiler.passes.canonicalize import canonicalize_logic, pad_averages, separate_resizes
 from compiler.passes.channel_orders import absorb_shuffles
 from compiler.passes.control_flow import known_trips
@@ -71,7 +72,6 @@ from compiler.quantize.report import WeightReport
 from compiler.quantize.rewrite import factor_blocks
 from compiler.reference import Kernels
 from compiler.reference.control import MAX_ITERATIONS
-from compiler.runtime.batch_sizes import with_sizes
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.known_results import (
     check_single,
@@ -82,6 +82,7 @@ from compiler.runtime.known_results import (
     with_skip,
 )
 from compiler.runtime.program_text import with_texts
+from compiler.runtime.size_variants import SizedNetwork, with_lengths, with_sizes
 from compiler.runtime.stages import LayerInfo, NetworkState, Stage, control_of
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.util.lru_cache import LruCache
@@ -131,9 +132,15 @@ class CompilationTrace:
 
 
 def build(
-    graph: Graph, config: MlaConfig, options: CompileOptions, record: CompilationTrace | None = None
+    graph: Graph,
+    config: MlaConfig,
+    options: CompileOptions,
+    record: CompilationTrace | None = None,
+    sized: Callable[[int], Graph] | None = None,
 ) -> CompiledNetwork:
     """Compile a graph for a hardware configuration; `record` collects the results of all stages.
+
+    If `options` specify lengths, `graph` has the longest of them, and `sized` returns the graph for each other length.
 
     Raises
     ------
@@ -151,7 +158,9 @@ def build(
             f"{option}: {graph.name!r} keeps state {graph.states[0].input!r} from one sample to the next"
         )
     single_program = replace(options, single=True, offset=0)
-    if options.batches:
+    if options.lengths is not None and sized is not None:
+        network = with_lengths(options, LengthGraphs(graph, config, single_program, sized, record).prepared)
+    elif options.batches:
         network = with_sizes(options, compile_variant)
     elif options.skip is not None:
         network = with_skip(compile_variant(single_program), options.skip, record.streams, options.offset)
@@ -209,6 +218,71 @@ def _cascade(
         assert report.threshold is not None
         made = with_cascade(exact, few, streams.streams, report.threshold, options.offset)
     return replace(made, quantization=replace(whole, cascade=report))
+
+
+class LengthGraphs:
+    """Graphs of a model for several lengths of a sequence, with the same weights and quantization.
+
+    A float model is quantized for the longest length only. To find out how its sizes depend on the length, it is also
+    quantized for the shortest length, with random samples.
+
+    Parameters
+    ----------
+    longest : Graph
+        Model as imported, for the longest length.
+    config, options, record
+        As for `ModelCompiler`.
+    sized : callable
+        Returns the imported model for a length.
+    """
+
+    def __init__(
+        self,
+        longest: Graph,
+        config: MlaConfig,
+        options: CompileOptions,
+        sized: Callable[[int], Graph],
+        record: CompilationTrace,
+    ):
+        assert options.lengths is not None
+        self.config, self.options, self.record = config, options, record
+        self.imported, self.lengths = sized, options.lengths
+        self.longest = ModelCompiler(longest, config, options, record)
+        self.ends = (self.lengths.values[0], self.lengths.values[-1])
+        self.graphs = (self.imported(self.ends[0]), longest)
+        self.quantized: tuple[Graph, Graph] | None = None
+        if self.longest.report is not None and self.longest.report.measured:
+            trace = CompilationTrace()
+            plain = replace(options, calibration=None)
+            ModelCompiler(self.graphs[0], config, plain, trace)
+            self.quantized = (trace.graphs["quantized"], record.graphs["quantized"])
+
+    def prepared(self, length: int) -> SizedNetwork:
+        """Return the network for a length, before code generation.
+
+        Raises
+        ------
+        InputError
+            The model has other nodes or constants for this length.
+        """
+        compiler = self.longest if length == self.ends[1] else self._compiler(length)
+
+        def compiled() -> tuple[CompiledNetwork, list[CommandStream]]:
+            trace = CompilationTrace() if compiler is not self.longest else self.record
+            return compiler.network(None, trace), trace.streams
+
+        return SizedNetwork(compiler.graph, compiler.lowered(self.longest.fusions), compiled)
+
+    def _compiler(self, length: int) -> "ModelCompiler":
+        imported = self.imported(length)
+        expected = with_length(self.graphs, self.ends, length)
+        if digest_of(imported) != digest_of(expected):
+            raise InputError(
+                f"{imported.name!r} differs in more than sizes for {self.lengths.name} {length} and {self.ends[1]}"
+            )
+        quantized = self.quantized
+        graph = expected if quantized is None else with_length(quantized, self.ends, length)
+        return ModelCompiler(graph, self.config, replace(self.options, calibration=None))
 
 
 class ModelCompiler:

@@ -129,6 +129,8 @@ def tune(
         raise InputError(f"the method {RETRIEVAL} needs a database")
     targets = Targets(target_latency, target_energy)
     source = model if isinstance(model, ModelSource) else ModelSource(model)
+    if source.lengths is not None:
+        raise InputError(f"sizes: tuning takes one size of {source.lengths[0]!r}, not several lengths")
     options = options or CompileOptions(rounding=source.rounding, seed=seed)
     workers = None
     if cluster is not None:

@@ -1,7 +1,7 @@
 """Models that are read on demand, with graph digests that are cached by file contents."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,8 @@ from compiler.cache.digest import name, version
 from compiler.frontends.builder import bind_inputs
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
+from compiler.util import checks
+from hw.errors import InputError
 
 _KIND = "graph"
 #: Suffixes of files that contain the whole model, unless `_ELSEWHERE` occurs in the contents.
@@ -41,8 +43,21 @@ class ModelSource:
         Model to compile, or the path of its file.
     store : ContentStore or None
         Cache for properties of graphs that are read from files; None: no cache.
-    sizes, example, dynamic_shapes, bind : as for `read_model`
+    sizes : mapping, optional
+        Sizes of symbolic or dynamic dimensions by name. One of them may be a sequence of ascending lengths; the graph
+        then has the longest of them.
+    example, dynamic_shapes, bind : as for `read_model`
         Arguments of `read_model`, used when the graph is read.
+
+    Raises
+    ------
+    InputError
+        `sizes` is invalid.
+
+    Attributes
+    ----------
+    lengths : (str, tuple of int) or None
+        Name of the dimension with several lengths, and its lengths; None if all sizes are fixed.
     """
 
     def __init__(
@@ -50,13 +65,14 @@ class ModelSource:
         model: Path | str | Graph | Any,
         store: ContentStore | None = None,
         *,
-        sizes: Mapping[str, int] | None = None,
+        sizes: Mapping[str, int | Sequence[int]] | None = None,
         example: Any = None,
         dynamic_shapes: Any = None,
         bind: Mapping[str, NDArray] | None = None,
     ):
         self.model, self.store = model, store
-        self.sizes, self.example, self.dynamic_shapes = dict(sizes or {}), example, dynamic_shapes
+        fixed, self.lengths = checks.sizes(sizes)
+        self.sizes, self.example, self.dynamic_shapes = dict(fixed or {}), example, dynamic_shapes
         self.bind = dict(bind or {})
 
     @cached_property
@@ -69,6 +85,8 @@ class ModelSource:
             The file cannot be read.
         """
         if isinstance(self.model, Graph):
+            if self.lengths is not None:
+                raise InputError(f"sizes: {self.model.name!r} is a graph, whose sizes are fixed")
             return bind_inputs(self.model, self.bind)
         from compiler.frontends.model import read_model
 
@@ -79,6 +97,21 @@ class ModelSource:
             dynamic_shapes=self.dynamic_shapes,
             bind=self.bind,
         )
+
+    def at(self, length: int) -> Graph:
+        """Return the model's graph for one of its lengths.
+
+        Raises
+        ------
+        InputError
+            The model cannot be read, or its sizes are fixed.
+        """
+        if self.lengths is None:
+            raise InputError("sizes: the model has no dimension with several lengths")
+        sizes = self.sizes | {self.lengths[0]: length}
+        return ModelSource(
+            self.model, sizes=sizes, example=self.example, dynamic_shapes=self.dynamic_shapes, bind=self.bind
+        ).graph
 
     @property
     def rounding(self) -> str:

@@ -170,7 +170,8 @@ def add_compile(parser: argparse.ArgumentParser, *, fuse: bool = False) -> None:
         type=size,
         action="append",
         default=[],
-        help="size of a symbolic dimension of an .onnx file or a dynamic dimension of a PyTorch module (repeatable)",
+        help="size of a symbolic dimension of an .onnx file or a dynamic dimension of a PyTorch module (repeatable); "
+        "NAME=FIRST..LAST[:STEP]: programs for all these lengths, of which the chip selects one at run time",
     )
     parser.add_argument(
         "--bind",
@@ -499,7 +500,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.quantize.report import summary
     from compiler.runtime.package_writer import to_bytes
     from compiler.runtime.program_text import listing
-    from compiler.runtime.run_report import memory_use, sources
+    from compiler.runtime.run_report import lengths_of, memory_use, sources
     from hw.errors import InputError
 
     check_files(args, "output", "save_schedule", "listing")
@@ -533,6 +534,7 @@ def run(args: argparse.Namespace) -> int:
         "schedules": sources(network),
         "batch": network.batch,
         "batches": network.batches,
+        "lengths": lengths_of(network),
         "compile_seconds": network.compile_seconds,
         "origin": network.origin,
         "host_ops": [vars(each) for each in network.host],

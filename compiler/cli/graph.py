@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.options import add_memory, add_seed, add_target, check_files, dram_of
+from compiler.cli.options import add_memory, add_seed, add_target, check_files, dram_of, fixed_sizes
 from compiler.util.files import print_text, write_output
 from hw.errors import InputError, did_you_mean, shown
 
@@ -84,7 +84,7 @@ def _read(args: argparse.Namespace) -> "Graph":
     from compiler.frontends.torch_module import is_reference
 
     example = first_sample(args.calibrate) if is_reference(args.model) else None
-    return read_model(args.model, dict(args.size), example=example, bind=read_bound(args.bind))
+    return read_model(args.model, fixed_sizes(args), example=example, bind=read_bound(args.bind))
 
 
 def _record(args: argparse.Namespace, stage: str) -> "CompilationTrace":

@@ -410,6 +410,12 @@ def read_samples(
     else:
         with open_arrays(path) as file:
             keys = _keys(path, file, tensors)
+            if network is not None and network.lengths is not None:
+                shapes = {name: file.arrays[key].shape[1:] for name, key in keys.items()}
+                try:
+                    tensors = network.at(network.length_of(shapes)).sample
+                except InputError as error:
+                    raise InputError(f"{path}: {error}") from None
             arrays = _read(path, file, tensors, keys, limit)
         arrays = {name: arrays[key] for name, key in keys.items()}
     return _samples(path, tensors, arrays, rounding)

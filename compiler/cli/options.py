@@ -4,6 +4,7 @@ import argparse
 import importlib.util
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -276,12 +277,29 @@ def _scale(text: str) -> tuple[float, float]:
     return mean, std
 
 
-def size(text: str) -> tuple[str, int]:
-    """Parse an argument, `NAME=N`: the size of a named dimension."""
-    name, _, number = text.rpartition("=")
-    if not name or not (number.isascii() and number.isdigit() and len(number) < 19 and int(number)):
-        raise argparse.ArgumentTypeError(f"must be NAME=N, N at least 1, not {shown(text)}")
-    return name, int(number)
+def size(text: str) -> tuple[str, int | range]:
+    """Parse an argument, `NAME=N`, or `NAME=FIRST..LAST[:STEP]` for several lengths: the size of a named dimension."""
+    name, _, value = text.rpartition("=")
+    found = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18})(?::(\d{1,18}))?)?", value, re.ASCII)
+    first, last, step = (0, 0, 0) if found is None else (int(each or 0) for each in found.groups())
+    if found is not None and found[2] is None and name and first:
+        return name, first
+    if not name or found is None or not 1 <= first < last or (found[3] is not None and not step):
+        raise argparse.ArgumentTypeError(
+            f"must be NAME=N, N at least 1, or NAME=FIRST..LAST or NAME=FIRST..LAST:STEP, FIRST below LAST, not "
+            f"{shown(text)}"
+        )
+    return name, range(first, last + 1, step or 1)
+
+
+def fixed_sizes(args: argparse.Namespace) -> dict[str, int]:
+    """Return the sizes of named dimensions; raise InputError if one has several lengths."""
+    from hw.errors import InputError
+
+    for name, value in args.size:
+        if not isinstance(value, int):
+            raise InputError(f"--size: mla {args.verb} takes one size of {name!r}, not several lengths")
+    return dict(args.size)
 
 
 def bound(text: str) -> tuple[str, int | float | bool | Path]:

@@ -103,7 +103,8 @@ def _from_stdin(network: CompiledNetwork, lines: _Lines) -> Iterator[Request]:
     if not first:
         raise InputError("standard input is empty: expected samples as .npy, .npz or JSON lines")
     if first.startswith((_NUMPY, _ZIP)):
-        samples = read_samples(network.sample, _Named(first + lines.rest()), None, 0)  # type: ignore[arg-type]
+        sized = None if network.lengths is None else network
+        samples = read_samples(network.sample, _Named(first + lines.rest()), None, 0, sized)  # type: ignore[arg-type]
         yield from map(Request, samples)
         return
     for number, line in enumerate(itertools.chain([first], lines), 1):
@@ -136,7 +137,16 @@ def _parse(network: CompiledNetwork, where: str, line: bytes) -> Request:
         raise InputError(
             f"{where}: unknown input {', '.join(map(shown, unknown))}; the model has {', '.join(map(repr, names))}"
         )
-    inputs = {tensor.name: _array(where, tensor, value[tensor.name]) for tensor in network.sample}
+    tensors = network.sample
+    if network.lengths is not None:
+        try:
+            shapes = {each: np.shape(value[each]) for each in names}
+            tensors = network.at(network.length_of(shapes)).sample
+        except ValueError:
+            pass  # lists of different lengths, which `_array` reports
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+    inputs = {tensor.name: _array(where, tensor, value[tensor.name]) for tensor in tensors}
     return Request(inputs, stream, reset)
 
 

@@ -335,6 +335,9 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError(f"{power or timed} cannot be combined with an --accuracy-budget in percent")
     if timed and args.reuse:
         raise InputError(f"--reuse cannot be combined with {timed}")
+    for name, value in args.size:
+        if args.adapt and not isinstance(value, int):
+            raise InputError(f"--size: several lengths of {name!r} cannot be combined with --adapt")
     if args.device == "golden" and (args.adapt or args.conditions_at or power or timed):
         option = power or timed or ("--adapt" if args.adapt else "--conditions-at")
         raise InputError(f"{option} needs --device rtl: the golden model has no clock")

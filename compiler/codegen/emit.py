@@ -141,12 +141,7 @@ def emit(name: str, items: Sequence[Item], tags: Sequence[int], *, alone: bool =
     ProgramLengthError
         A loop ends at an address that its instruction cannot contain.
     """
-    emitter = _Emitter(name, tags)
-    if alone:
-        emitter.add(MicroOp.FENCE, d=(1 << len(Unit)) - 1)
-    emitter.items(items, {})
-    emitter.add(MicroOp.HALT)
-    return Program(name, tuple(emitter.words))
+    return ProgramEmitter(name, tags).program(items, alone=alone)
 
 
 def emit_fragment(
@@ -168,7 +163,7 @@ def emit_fragment(
     RegistersError, ProgramLengthError
         As for `emit`.
     """
-    emitter = _Emitter("", tags)
+    emitter = ProgramEmitter("", tags)
     emitter.state = [[None] * len(values) for values in _DEFAULTS]
     emitter.constants = [[None] * len(values) for values in _DEFAULTS]
     for (unit, index), value in known.items():
@@ -178,7 +173,12 @@ def emit_fragment(
     return tuple(emitter.words)
 
 
-class _Emitter:
+class ProgramEmitter:
+    """Emitter of the words of a program, which tracks the fields and registers that earlier instructions have set."""
+
+    #: Number of registers, including register 0, which is always 0.
+    registers_available = REGISTERS
+
     def __init__(self, name: str, tags: Sequence[int]):
         self.name, self.tags = name, tags
         self.words: list[int] = []
@@ -193,8 +193,26 @@ class _Emitter:
         self.loop_count = 0
         self.modified_registers: set[int] = set()  # registers that are no longer zero
 
+    def program(self, items: Sequence[Item], *, alone: bool) -> Program:
+        """Emit a whole program; parameters and errors as for `emit`."""
+        if alone:
+            self.add(MicroOp.FENCE, d=(1 << len(Unit)) - 1)
+        self.items(items, {})
+        self.add(MicroOp.HALT)
+        return Program(self.name, tuple(self.words))
+
     def add(self, op: MicroOp, **parts: int) -> None:
+        """Append an instruction."""
         self.words.append(encode(op, **parts))
+
+    def write_field(self, number: int, register: int, operand: int, constant: int) -> None:
+        """Append the instruction that sets a field to the sum of a register, an operand and a constant."""
+        self.words.append(_set_word(number, register, operand, constant))
+
+    def increase(self, register: int, step: int) -> None:
+        """Append the instruction that adds a constant to a register."""
+        # Registers wrap, so that a step is needed modulo 2**32 only.
+        self.add(MicroOp.ADD, d=register, a=register, imm=(step + (1 << 31)) % (1 << 32) - (1 << 31))
 
     def items(self, items: Sequence[Item], variables: dict[int, dict[int, _InductionVariable]]) -> None:
         """Emit items; `variables` maps the `id` of each command to its fields that change in the enclosing loops."""
@@ -214,7 +232,7 @@ class _Emitter:
             if index not in moving:
                 value = command.values[index]
                 self.state[unit][index], self.constants[unit][index] = (0, value, 0), value
-                self.words.append(_set_word(_NUMBERS[unit, index], 0, 0, value))
+                self.write_field(_NUMBERS[unit, index], 0, 0, value)
                 continue
             setting = (
                 self._register(variables.get(index, ())),
@@ -236,7 +254,7 @@ class _Emitter:
         if field == _TAG:
             self.add(MicroOp.TAG, imm=constant)
         else:
-            self.words.append(_set_word(_NUMBERS[field], register, operand, constant))
+            self.write_field(_NUMBERS[field], register, operand, constant)
 
     def _record_value(self, unit: int, index: int, value: _Value | None) -> None:
         """Record the value to which a field is set; None if the value is unknown."""
@@ -285,10 +303,10 @@ class _Emitter:
         kinds: dict[_InductionVariable, None] = {}
         counts = {self.loop_count - 1: loop.count}
         self._collect(loop.body, variables, (self.loop_count - 1,), self.loop_count, kinds, counts)
-        if len(kinds) >= REGISTERS:
+        if len(kinds) >= self.registers_available:
             raise RegistersError(
                 f"program {self.name!r}: {len(kinds)} fields change differently in a loop nest: "
-                f"only {REGISTERS - 1} registers exist"
+                f"only {self.registers_available - 1} registers are available"
             )
         self.registers = {kind: 1 + i for i, kind in enumerate(kinds)}
         self.counts = counts
@@ -367,9 +385,7 @@ class _Emitter:
             touched.add(register)
             if step:
                 self.modified_registers.add(register)
-                # Registers wrap, so that a step is needed modulo 2**32 only.
-                wrapped = (step + (1 << 31)) % (1 << 32) - (1 << 31)
-                self.add(MicroOp.ADD, d=register, a=register, imm=wrapped)
+                self.increase(register, step)
         self._invalidate(touched)
 
     def _invalidate(self, registers: set[int]) -> None:

@@ -1,7 +1,9 @@
 """Driver of code generation: steps of layers, linearization, addresses, semaphores, programs."""
 
-from collections import Counter
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from itertools import accumulate, count
 
 import numpy as np
@@ -118,6 +120,43 @@ class LayerCodegen:
 
 
 _ALIGN = 64
+
+
+class ConstantPool:
+    """Constants in the model's memory; equal ones, such as the weights of a recurrent layer, have one address.
+
+    Parameters
+    ----------
+    offset : int
+        Address of the first constant.
+
+    Attributes
+    ----------
+    end : int
+        Address after the last constant, aligned.
+    """
+
+    def __init__(self, offset: int):
+        self.end = offset
+        self._known: dict[bytes, tuple[int, NDArray[np.uint8]]] = {}
+
+    def add(self, data: NDArray[np.uint8]) -> int:
+        """Return the address of a constant, which is added unless the pool contains it."""
+        key = hashlib.sha256(data.tobytes()).digest()
+        if key not in self._known:
+            self._known[key] = self.end, data
+            self.end += -(-data.size // _ALIGN) * _ALIGN
+        return self._known[key][0]
+
+    def image(self) -> NDArray[np.uint8]:
+        """Return the contents of the memory up to the last constant."""
+        size = max((start + data.size for start, data in self._known.values()), default=0)
+        image = np.zeros(size, np.uint8)
+        for start, data in self._known.values():
+            image[start : start + data.size] = data
+        return image
+
+
 #: Default values of the fields of each unit, and index, minimum and maximum of each field by name.
 _DEFAULTS = [tuple(item.default for item in UNIT_FIELDS[unit]) for unit in Unit]
 _FIELD_RANGES = [
@@ -158,13 +197,15 @@ def generate(
         The schedule exceeds the resources of the machine.
     """
     before, count = layer_counts or (0, len(lowered.layers))
-    executable, stream = _Generator(config, lowered, schedule, before, count, offset, codegen, dram).run()
+    executable, stream = StageGenerator(config, lowered, schedule, before, count, offset, codegen, dram).run()
     if seen is not None:
         seen.append(stream)
     return executable
 
 
-class _Generator:
+class StageGenerator:
+    """Generator of the code of a stage under a schedule; parameters as for `generate`, with the layers before it."""
+
     def __init__(
         self,
         config: MlaConfig,
@@ -192,26 +233,37 @@ class _Generator:
         self.tags = self._tags(before, count)
 
     def run(self) -> tuple[StageExecutable, CommandStream]:
-        steps, prefetch, after = self._steps()
-        commands = linearize(self.config, steps, prefetch, after, self.dram)
+        """Generate the code; also return the commands."""
+        commands = self.ordered()
         lives = lifetimes(commands)
-        starts = self._allocate(commands, lives)
-        image, memory = self._dram(lives, starts)
+        starts = self.allocated(commands, lives)
+        image, memory = self.dram_image(lives, starts)
         issued = [self._resolve(command, starts) for command in commands]
-        _tag_with_neighbours(issued)
+        tag_with_neighbours(issued)
         synchronize(self.config, issued, self.codegen.synchronization)
         layers = self.lowered.layers
         joined = [self.schedule.layers[layer.name].same_program_as_previous for layer in layers]
         parts = split_into_programs(
             self.config, issued, [layer.name for layer in layers], joined, self.tags, self.codegen.programs
         )
-        operand_numbers = {
+        stream = CommandStream(self.lowered, self.layouts, commands, starts, issued)
+        peak = peak_use(self.config, lives)
+        return StageExecutable(
+            self.config, parts, self.tags, image, memory, self.operand_numbers, peak
+        ), stream
+
+    @property
+    def operand_numbers(self) -> dict[str, int]:
+        """Index of the operand that holds the address of each input and output, by name."""
+        return {
             name: self.dram_operands[self.layouts[name].buffer]
             for name in (*self.graph.inputs, *self.graph.outputs)
         }
-        stream = CommandStream(self.lowered, self.layouts, commands, starts, issued)
-        peak = peak_use(self.config, lives)
-        return StageExecutable(self.config, parts, self.tags, image, memory, operand_numbers, peak), stream
+
+    def ordered(self) -> list[Command]:
+        """Return the commands of all layers, in issue order."""
+        steps, prefetch, after = self._steps()
+        return linearize(self.config, steps, prefetch, after, self.dram)
 
     def _tags(self, before: int, count: int) -> tuple[int, ...]:
         """Return the counter tag of each layer; neighbors share one if tags are too few or the schedule requests it."""
@@ -223,7 +275,7 @@ class _Generator:
             )
         return tuple(out)
 
-    def _allocate(
+    def allocated(
         self, commands: list[Command], lives: dict[CircularBuffer, tuple[int, int]]
     ) -> dict[CircularBuffer, int]:
         """Return the start addresses of buffers; a MemoryFullError names the layers that run while memory is full."""
@@ -297,15 +349,21 @@ class _Generator:
         )
         return out[name]
 
+    @cached_property
+    def layer_steps(self) -> list[list[TileStep]]:
+        """Steps of each layer."""
+        schedules = [self.schedule.layers[layer.name] for layer in self.lowered.layers]
+        each = zip(self.lowered.layers, schedules, strict=True)
+        made = [self.codegen.steps(number, *pair, self.layouts) for number, pair in enumerate(each)]
+        return share_kept_buffers(made, [not schedule.interleave for schedule in schedules])
+
     def _steps(self) -> tuple[list[TileStep], list[int], dict[int, int]]:
         """Return all steps in order, and the arguments `prefetch` and `after` of `linearize`."""
         steps: list[TileStep] = []
         layers: list[int] = []
         chains: dict[int, int] = {}
         schedules = [self.schedule.layers[layer.name] for layer in self.lowered.layers]
-        each = zip(self.lowered.layers, schedules, strict=True)
-        made = [self.codegen.steps(number, *pair, self.layouts) for number, pair in enumerate(each)]
-        made = share_kept_buffers(made, [not schedule.interleave for schedule in schedules])
+        made = self.layer_steps
         for number, mine in enumerate(made):
             if number - 1 in self.streamed or number - 1 in self.row_streams:
                 continue
@@ -326,32 +384,29 @@ class _Generator:
         prefetch = [max(firsts[layer] - schedules[layer].prefetch, 0) for layer, _ in order]
         return [step for _, step in order], prefetch, after
 
-    def _dram(
-        self, lives: dict[CircularBuffer, tuple[int, int]], starts: dict[CircularBuffer, int]
+    def dram_image(
+        self, lives: Mapping[CircularBuffer, tuple[int, int]], starts: dict[CircularBuffer, int]
     ) -> tuple[NDArray[np.uint8], int]:
-        """Assign addresses in the model's memory: constants first, then intermediate tensors.
+        """Assign addresses in the model's memory: constants first, then intermediate tensors; return image and size."""
+        pool = ConstantPool(self.offset)
+        self.place_constants(lives, starts, pool)
+        return pool.image(), self.place_work(lives, starts, pool.end)
 
-        Equal constants, such as the weights of a recurrent layer in all time steps, have one address.
-        """
-        mine = [
-            buffer
-            for buffer in lives
-            if buffer.memory == BufferMemory.DRAM and buffer not in self.dram_operands
-        ]
-        at, known = self.offset, dict[bytes, int]()
-        sizes = Counter(buffer.total for buffer in mine if buffer.data is not None)
-        for buffer in sorted(mine, key=lambda buffer: buffer.data is None):
-            contents = b"" if buffer.data is None or sizes[buffer.total] == 1 else buffer.data.tobytes()
-            starts[buffer] = known.setdefault(contents, at) if contents else at
-            if starts[buffer] == at:
+    def place_constants(
+        self, lives: Iterable[CircularBuffer], starts: dict[CircularBuffer, int], pool: "ConstantPool"
+    ) -> None:
+        """Add the constants to a pool, and record their addresses in `starts`."""
+        starts |= {buffer: pool.add(buffer.data) for buffer in lives if buffer.data is not None}
+
+    def place_work(self, lives: Iterable[CircularBuffer], starts: dict[CircularBuffer, int], at: int) -> int:
+        """Assign addresses from `at` on to intermediate tensors in the model's memory; return the end."""
+        for buffer in lives:
+            mine = buffer.memory == BufferMemory.DRAM and buffer not in self.dram_operands
+            if mine and buffer.data is None:
+                starts[buffer] = at
                 at += -(-buffer.total // _ALIGN) * _ALIGN
-        constant = [(buffer, buffer.data) for buffer in mine if buffer.data is not None]
-        end = max((starts[buffer] + buffer.total for buffer, _ in constant), default=0)
-        image = np.zeros(end, np.uint8)
-        for buffer, data in constant:
-            image[starts[buffer] : starts[buffer] + buffer.total] = data
         starts |= dict.fromkeys(self.dram_operands, 0)
-        return image, at
+        return at
 
     def _resolve(self, command: Command, starts: dict[CircularBuffer, int]) -> Issued:
         region = 0
@@ -375,15 +430,17 @@ class _Generator:
                 if isinstance(value, BufferRef):
                     found.append((number, value))
                 else:
-                    constants[number] = _checked(unit, name, int(value))
+                    constants[number] = checked_field(unit, name, int(value))
             command.template = tuple(constants), tuple(found)
         values = list(command.template[0])
         for number, ref in command.template[1]:
-            values[number] = _checked(unit, UNIT_FIELDS[unit][number].name, ref.resolve(starts[ref.buffer]))
+            values[number] = checked_field(
+                unit, UNIT_FIELDS[unit][number].name, ref.resolve(starts[ref.buffer])
+            )
         return tuple(values)
 
 
-def _checked(unit: Unit, name: str, value: int) -> int:
+def checked_field(unit: Unit, name: str, value: int) -> int:
     """Return the value of a field; raise ValueError if it is out of range."""
     number, low, high = _FIELD_RANGES[unit][name]
     if not low <= value <= high:
@@ -391,7 +448,7 @@ def _checked(unit: Unit, name: str, value: int) -> int:
     return value
 
 
-def _tag_with_neighbours(commands: list[Issued]) -> None:
+def tag_with_neighbours(commands: list[Issued]) -> None:
     """Attribute prefetching loads to the layer during which they run, since a tag change costs about 100 cycles.
 
     A layer that consists only of loads begins when the previous layers have issued all their commands.

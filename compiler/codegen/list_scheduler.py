@@ -336,7 +336,9 @@ def _replaced(step: TileStep, change: Callable[[BufferRef], BufferRef]) -> TileS
             for name, value in command.fields.items()
         }
         same = all(value is command.fields[name] for name, value in fields.items())
-        return command if same else Command(command.unit, command.layer, fields)
+        if same:
+            return command
+        return Command(command.unit, command.layer, fields, origin=command.origin or command)
 
     commands = {name: [changed(each) for each in getattr(step, name)] for name in ("matrix", "fuse")}
     return replace(step, **commands, unit_cycles=None)

@@ -1,11 +1,18 @@
 """Split of a network's command sequence into programs that fit the instruction store."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from compiler.codegen.dispatch_guard import GuardedProgram
-from compiler.codegen.emit import MIN_SAVED_COMMANDS, ProgramLengthError, RegistersError, emit, reroll
+from compiler.codegen.emit import (
+    MIN_SAVED_COMMANDS,
+    Item,
+    ProgramEmitter,
+    ProgramLengthError,
+    RegistersError,
+    reroll,
+)
 from compiler.codegen.semaphores import Issued
 from compiler.util.lru_cache import LruCache
 from cosim.programs import Candidate
@@ -151,30 +158,41 @@ def _emit(
 
 
 def rolled(
-    config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int], *, alone: bool
+    config: MlaConfig,
+    name: str,
+    piece: Sequence[Issued],
+    tags: Sequence[int],
+    *,
+    alone: bool,
+    emitter: Callable[[str, Sequence[int]], ProgramEmitter] = ProgramEmitter,
 ) -> Program:
     """Return the program of a command sequence, with loops nested as deeply as the registers permit.
 
-    If that makes a long program shorter, loops that save few commands are omitted.
+    If that makes a long program shorter, loops that save few commands are omitted. `emitter` returns a new emitter for
+    the name and the tags of the program.
     """
-    program = _rolled(config, name, piece, tags, MIN_SAVED_COMMANDS, alone=alone)
+
+    def emitted(items: Sequence[Item]) -> Program:
+        return emitter(name, tags).program(items, alone=alone)
+
+    program = _rolled(config, piece, MIN_SAVED_COMMANDS, emitted)
     if len(program.words) > config.wis_words // 2:
-        other = _rolled(config, name, piece, tags, _LONG_LOOP, alone=alone)
+        other = _rolled(config, piece, _LONG_LOOP, emitted)
         if len(other.words) < _SHORTER * len(program.words):
             return other
     return program
 
 
 def _rolled(
-    config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int], least: int, *, alone: bool
+    config: MlaConfig, piece: Sequence[Issued], least: int, emitted: Callable[[Sequence[Item]], Program]
 ) -> Program:
     """Return the program of a command sequence with loops each of which saves `least` commands."""
     for depth in range(config.loop_depth, 0, -1):
         try:
-            return emit(name, reroll(piece, depth, least), tags, alone=alone)
+            return emitted(reroll(piece, depth, least))
         except RegistersError:
             continue
-    return emit(name, piece, tags, alone=alone)
+    return emitted(piece)
 
 
 def batches(config: MlaConfig, parts: Sequence[ProgramPart]) -> list[range]:

@@ -142,6 +142,8 @@ class Command:
         Cached field values for the last addresses of the command's buffers.
     template : tuple or None
         Cached field values with 0 for addresses, and the index and value of each address.
+    origin : Command or None
+        Command of which this one is a copy with other addresses; None if it is not a copy.
     """
 
     unit: Unit
@@ -152,6 +154,7 @@ class Command:
     template: "tuple[tuple[int, ...], tuple[tuple[int, BufferRef], ...]] | None" = field(
         default=None, repr=False
     )
+    origin: "Command | None" = field(default=None, repr=False)
 
     def reads(self) -> Iterator[BufferRef]:
         """Yield the addresses from which the command reads."""

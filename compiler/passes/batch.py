@@ -1,4 +1,6 @@
-"""Batching pass: every tensor holds the data of all samples, stacked along the first axis.
+"""Changes of shapes: batching, and graphs for further lengths of a sequence.
+
+Batching: every tensor holds the data of all samples, stacked along the first axis.
 
 A tensor of shape (d, ...) becomes one of shape (batch * d, ...). This is correct for an operator whose result for the
 stacked samples equals the stacked results of the samples; operators that mix the first dimension with others are
@@ -7,6 +9,7 @@ rejected.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -206,3 +209,80 @@ _RULES: dict[BatchRule, _Rule] = {
     BatchRule.PAD: _Batcher.pad,
     BatchRule.GATHER: _Batcher.gather,
 }
+
+
+def with_length(graphs: tuple[Graph, Graph], lengths: tuple[int, int], length: int) -> Graph:
+    """Return a graph for a length, given graphs for two lengths.
+
+    Sizes in shapes and attributes are linear functions of the length. Everything else, in particular constants and
+    quantizations, is that of the second graph; a constant that is longer is cut.
+
+    Parameters
+    ----------
+    graphs : (Graph, Graph)
+        Graphs for two different lengths.
+    lengths : (int, int)
+        Their lengths, in ascending order.
+    length : int
+        Length of the result, which does not exceed the second length.
+
+    Raises
+    ------
+    InputError
+        The graphs differ in more than sizes, or a size would not be an integer.
+    """
+    low, high = graphs
+    forms = [
+        [(node.name, node.op, _variable(graph, node), node.outputs) for node in graph] for graph in graphs
+    ]
+    ends = [(graph.inputs, graph.outputs) for graph in graphs]
+    if forms[0] != forms[1] or ends[0] != ends[1] or high.states or any(node.bodies for node in high):
+        raise InputError(
+            f"{high.name!r} has other nodes for length {lengths[0]} than for {lengths[1]}, states, or subgraphs"
+        )
+    # Constants may have other names, for example if only one of them was corrected when the model was quantized.
+    named = {
+        high_name: low_name
+        for node in high
+        for low_name, high_name in zip(low.nodes[node.name].inputs, node.inputs, strict=False)
+    }
+
+    def size(one: int, other: int) -> int:
+        rise, run = other - one, lengths[1] - lengths[0]
+        if rise * (length - lengths[0]) % run:
+            raise InputError(
+                f"{high.name!r}: sizes {one} and {other} for lengths {lengths[0]} and {lengths[1]} are not linear"
+            )
+        return one + rise * (length - lengths[0]) // run
+
+    def value(one: Any, other: Any) -> Any:
+        if isinstance(other, tuple) and isinstance(one, tuple) and len(one) == len(other):
+            return tuple(value(*each) for each in zip(one, other, strict=True))
+        if isinstance(one, int) and isinstance(other, int) and not isinstance(other, bool):
+            return size(one, other)
+        return other
+
+    def tensor(name: str) -> Tensor:
+        mine = high.tensors[name]
+        its = low.tensors.get(named.get(name, name), mine)
+        shape = value(its.shape, mine.shape)
+        data = mine.data
+        if data is not None and data.shape != shape:
+            data = data[tuple(slice(each) for each in shape)]
+        return replace(mine, shape=shape, data=data)
+
+    made = Graph(high.name)
+    for name in high.tensors:
+        (made.add_input if name in high.inputs else made.add_tensor)(tensor(name))
+    made.inputs = list(high.inputs)
+    for node in high:
+        before = low.nodes[node.name].attributes
+        attributes = {key: value(before.get(key), each) for key, each in node.attributes.items()}
+        made.add_node(replace(node, attributes=attributes))
+    made.origins = dict(high.origins)
+    return made.finish(high.outputs)
+
+
+def _variable(graph: Graph, node: Node) -> tuple[str, ...]:
+    """Return the inputs of a node that are not constants."""
+    return tuple(name for name in node.inputs if graph.tensors[name].data is None)

@@ -16,8 +16,8 @@ from compiler.codegen.split_programs import ProgramPart
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
 from compiler.lowering.lower import LoweredNetwork
-from compiler.runtime.batch_sizes import check_room
 from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.size_variants import check_room
 from compiler.runtime.stages import Stage
 from compiler.schedule.schedule import Schedule
 from cosim.semantics.command_fields import unpack_fields

@@ -3,6 +3,7 @@
 import json
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -26,10 +27,21 @@ from compiler.passes.redundant_nodes import Removed
 from compiler.quantize.report import QuantizationReport
 from compiler.reference.evaluate import check_node
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.stages import BatchVariant, Body, Control, LayerInfo, NetworkState, Stage
+from compiler.runtime.stages import (
+    CONVERSIONS,
+    BatchVariant,
+    Body,
+    Control,
+    LayerInfo,
+    NetworkLengths,
+    NetworkState,
+    Stage,
+)
 from compiler.schedule.schedule import Schedule
+from compiler.util.checks import MAX_LENGTHS
 from hw.config import MlaConfig
 from hw.isa.enums import Compare
+from hw.isa.micro_instruction import MAX_OPERANDS
 from hw.isa.program import Program
 
 
@@ -85,8 +97,10 @@ class PackageReader:
         outputs = self._with_contents("output", m["outputs"])
         states = self._states([] if m["version"] == _WITHOUT_STATES else m["states"])
         smaller = self._smaller(m["smaller"], m["batch"])
-        self.sizes = len(smaller)
-        return CompiledNetwork(
+        given = m.get("lengths")  # absent in older files
+        longest = [] if given is None else given["longest"]
+        self.sizes = len(smaller) or max(len(longest) - 1, 0)
+        network = CompiledNetwork(
             name=typed(m["name"], str, "name"),
             config=self.config,
             inputs=inputs,
@@ -109,6 +123,72 @@ class PackageReader:
             graph=self._whole_graph(states) if m["graph"] else None,
             quantization=QuantizationReport.from_document(m["quantization"]) if m["quantization"] else None,
         )
+        return network if given is None else replace(network, lengths=self._lengths(given, network))
+
+    def _lengths(self, values: dict, network: CompiledNetwork) -> NetworkLengths:
+        """Read the lengths for which the network has programs, and check that their shapes and operands are possible.
+
+        That the programs are safe with these operands is proved before they run.
+        """
+
+        def numbers(each: Any, what: str, least: int = 0) -> tuple[int, ...]:
+            found = tuple(typed(number, int, what) for number in typed(each, list, what))
+            if any(not least <= number < 1 << 32 for number in found):
+                raise ValueError(f"{what} must be {least}..2**32-1")
+            return found
+
+        lengths = numbers(values["values"], "a length", 1)
+        longest = numbers(values["longest"], "a longest length", 1)
+        for ascending in (lengths, longest):
+            if not ascending or any(one >= other for one, other in pairwise(ascending)):
+                raise ValueError("lengths must ascend")
+        if len(lengths) > MAX_LENGTHS or longest[-1] != lengths[-1] or not set(longest) <= set(lengths):
+            raise ValueError(
+                f"there must be at most {MAX_LENGTHS} lengths, the last of them for the last program"
+            )
+        if network.batch != 1 or network.states or any(stage.control for stage in network.stages):
+            raise ValueError("a network for several lengths cannot have batches, states or control flow")
+        coded = [stage for stage in network.stages if stage.code]
+        if len(coded) != 1:
+            raise ValueError(f"a network for several lengths must have one stage, not {len(coded)}")
+        operands = tuple(numbers(each, "an operand", -(1 << 31)) for each in values["operands"])
+        count = 1 + len(coded[0].inputs) + len(coded[0].outputs)
+        sizes = {len(each) for each in operands}
+        if len(operands) != len(lengths) or len(sizes) != 1 or not 1 <= min(sizes) <= MAX_OPERANDS - count:
+            raise ValueError("each length must have the same number of operands, at least one")
+        if any(each[0] != length for each, length in zip(operands, lengths, strict=True)):
+            raise ValueError("the first operand of each length must be the length")
+        growth = tuple((name, numbers(each, "growth")) for name, each in values["growth"].items())
+        floors = tuple(tuple(self._work(each) for each in floors) for floors in values["floors"])
+        if len(floors) != len(lengths) or {len(each) for each in floors} != {1 + len(coded[0].infos)}:
+            raise ValueError("each length must have the work of the network and of each layer")
+        made = NetworkLengths(typed(values["name"], str, "name"), lengths, operands, growth, floors, longest)
+        known = dict(growth)
+        for stage in network.stages:
+            for node in stage.graph or ():
+                ends = (
+                    [stage.graph.tensors[name] for name in (node.inputs[0], *node.outputs)]
+                    if stage.graph
+                    else []
+                )
+                if (
+                    node.op not in CONVERSIONS
+                    or len({(each.shape, known.get(each.name)) for each in ends}) != 1
+                ):
+                    raise ValueError(
+                        f"node {node.name!r} of a network for several lengths cannot run on the host"
+                    )
+            inside = stage.graph.tensors.values() if stage.graph else ()
+            for tensor in (*network.inputs, *network.outputs, *stage.inputs, *stage.outputs, *inside):
+                if tensor.data is None and len(known[tensor.name]) != len(tensor.shape):
+                    raise ValueError(f"the growth of {tensor.name!r} does not fit its shape")
+        network = replace(network, lengths=made)
+        network.at(lengths[0])  # raises ValueError if a size is not positive
+        return made
+
+    def _work(self, values: list) -> Floor:
+        macs, size, skipped = (typed(each, int, "work") for each in values)
+        return Floor(macs, size, skipped)
 
     def _whole_graph(self, states: Sequence[NetworkState]) -> Graph:
         graph = self._graph("graph", self.manifest["graph"])

@@ -24,7 +24,7 @@ from compiler.ir.identity import stored
 from compiler.ir.tensor import Tensor
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.package_reader import FORMAT, MANIFEST, VERSION, PackageReader
-from compiler.runtime.stages import Control, Origin, Stage
+from compiler.runtime.stages import Control, NetworkLengths, Origin, Stage
 from compiler.util.files import PACKAGE_SUFFIX
 from hw.config import MlaConfig
 from hw.errors import InputError, reason_of
@@ -68,6 +68,7 @@ def to_bytes(network: CompiledNetwork, *, whole: bool = False) -> bytes:
             "rounding": network.rounding,
             "batch": network.batch,
             "smaller": [stored(each) for each in network.smaller],
+            "lengths": None if network.lengths is None else _lengths(network.lengths),
             "inputs": [_tensor(tensor) for tensor in network.inputs],
             "outputs": _with_contents(put, "output", network.outputs),
             "states": _states(put, network),
@@ -131,6 +132,18 @@ def from_bytes(file: BinaryIO) -> CompiledNetwork:
 def _damaged(error: Exception) -> InputError:
     reason = f"{type(error).__name__} {error}".strip()
     return InputError(f"damaged compiled network: {reason}")
+
+
+def _lengths(lengths: NetworkLengths) -> dict[str, Any]:
+    floors = [[[each.macs, each.bytes, each.skipped] for each in floors] for floors in lengths.floors]
+    return {
+        "name": lengths.name,
+        "values": lengths.values,
+        "operands": lengths.operands,
+        "growth": dict(lengths.growth),
+        "floors": floors,
+        "longest": lengths.longest,
+    }
 
 
 _Put = Callable[[str, bytes | str], None]

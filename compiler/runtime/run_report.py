@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -60,8 +60,13 @@ def _without_spared(network: CompiledNetwork, floor: Floor, taken: Taken) -> Flo
     return floor
 
 
-def layers(network: CompiledNetwork, runs: Sequence[int], taken: Taken) -> list[tuple[LayerInfo, int]]:
-    """Return the layers with the number of times each ran."""
+def layers(
+    network: CompiledNetwork, runs: Sequence[int], taken: Taken, lengths: Sequence[int] = ()
+) -> list[tuple[LayerInfo, int]]:
+    """Return the layers with the number of times each ran; `lengths` are the lengths of the samples, if they differ."""
+    if network.lengths is not None:
+        each = ((network.at(length), times) for length, times in Counter(lengths).items())
+        return [(info, times) for sized, times in each for info in sized.infos]
     out: list[tuple[LayerInfo, int]] = []
     for stage, times, counts in zip(_coded(network), runs, taken, strict=True):
         fewer = sum(counts[i] for i in range(len(network.smaller))) if network.smaller else counts[0]
@@ -89,6 +94,14 @@ def variants(network: CompiledNetwork, taken: Taken) -> list[dict[str, Any]]:
                 for number, (program, guard) in enumerate(each)
             ]
     return out
+
+
+def lengths_of(network: CompiledNetwork) -> dict[str, Any] | None:
+    """Return the dimension with several lengths, and the lengths; None if all sizes are fixed."""
+    lengths = network.lengths
+    if lengths is None:
+        return None
+    return {"name": lengths.name, "values": list(lengths.values), "programs_up_to": list(lengths.longest)}
 
 
 def sources(network: CompiledNetwork) -> list[dict[str, Any]]:
@@ -141,6 +154,8 @@ class Run:
         Wall time from doorbell to interrupt, summed over the batches run separately.
     recording : Recording or None
         Activity of the units during the first batch.
+    lengths : list of int
+        Length of each sample, if the network has programs for several lengths.
     """
 
     samples: int
@@ -156,6 +171,7 @@ class Run:
     taken: list[Counter[int]]
     seconds: float
     recording: "Recording | None" = None
+    lengths: list[int] = field(default_factory=list)
 
 
 def back_to_back(network: CompiledNetwork, samples: int) -> int:
@@ -194,7 +210,7 @@ def run_samples(
     """
     clocked = not isinstance(device, GoldenDevice)
     for number, sample in enumerate(samples):
-        network.check_sample(sample, f"sample {number}: ")
+        network.for_inputs(sample).check_sample(sample, f"sample {number}: ")
     sizes, groups = _sizes(network, len(samples)), []
     for end, size in zip(accumulate(sizes), sizes, strict=True):
         groups.append(samples[end - size : end])
@@ -204,7 +220,7 @@ def run_samples(
     session.progress = lambda taken: say(f"{taken:,} cycles so far")
     tags = [tag for code in network.codes for tag in code.tags]
     before = read_counts(session.driver, max(tags, default=-1) + 1)
-    cycles, results, floors, recording = [], [], [], None
+    cycles, results, floors, lengths, recording = [], [], [], list[int](), None
     with progress(f"running {network.name}", len(samples), "samples") as task:
         for number, (group, inputs) in enumerate(zip(groups, filled, strict=True), 1):
             if reset:
@@ -217,7 +233,9 @@ def run_samples(
                 recording = recorder.stop_probe()
             ran = [now - then for now, then in zip(session.runs, runs, strict=True)]
             chosen = [now - then for now, then in zip(session.taken, taken, strict=True)]
-            floors.append(work(network, ran, chosen, len(group)))
+            ran_on = network.for_inputs(inputs)
+            floors.append(work(ran_on, ran, chosen, len(group)))
+            lengths += [] if ran_on.length is None else [ran_on.length]
             cycles.append(took)
             results += split_batch(network, result, len(group))
             say(
@@ -228,14 +246,16 @@ def run_samples(
     counts = growth(before, read_counts(session.driver, max(tags, default=-1) + 1))
     outputs, done = _gathered(results), (counts, floors, session.runs, session.taken, session.seconds)
     if not clocked:
-        return Run(len(samples), sizes, outputs, None, None, None, None, *done)
+        return Run(len(samples), sizes, outputs, None, None, None, None, *done, lengths=lengths)
     parts = split(sum(cycles), counts, tags[-1], session.stalled_cycles) if tags else None
     taken = session.taken
     steady = session.throughput_cycles(filled[:in_flight], sizes[:in_flight]) if steadily else None
     if steady is not None:
         chosen = [now - then for now, then in zip(session.taken, taken, strict=True)]
         _check_steady(network, steady, floors[:in_flight], chosen, rate)
-    return Run(len(samples), sizes, outputs, cycles, steady, session.load_cycles, parts, *done, recording)
+    return Run(
+        len(samples), sizes, outputs, cycles, steady, session.load_cycles, parts, *done, recording, lengths
+    )
 
 
 def _check_steady(
@@ -300,7 +320,7 @@ def document(
     """
     rate = bus_rate(network.config, rate)
     config, macs = network.config, _of_samples(network, run, sum(floor.macs for floor in run.floors))
-    infos = layers(network, run.runs, run.taken)
+    infos = layers(network, run.runs, run.taken, run.lengths)
     totals = {name: sum(row[name] for row in run.counts.values()) for name in COUNTED}
     cycles = None if run.cycles is None else sum(run.cycles)
     each = None if run.cycles is None else _each(run, median(run.cycles))
@@ -310,6 +330,7 @@ def document(
         "samples": run.samples,
         "batch": network.batch,
         "batches": network.batches,
+        "lengths": run.lengths or None,
         "variants": variants(network, run.taken),
         "programs": sources(network),
         "cycles": cycles,

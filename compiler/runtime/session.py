@@ -16,6 +16,7 @@ from compiler.reference import evaluate
 from compiler.reference.control import Trips, run_control
 from compiler.runtime.stages import Body, Control, Stage, StagedNetwork
 from compiler.runtime.validation import prove
+from compiler.util import checks
 from compiler.validate import MacroCall
 from cosim.device import Device
 from cosim.driver import Driver
@@ -212,12 +213,12 @@ class Session:
         self.loaded = [
             self._place_stage(stage, stage.code, samples) for stage in network.walk() if stage.code
         ]
-        self._proved: set[tuple[int, tuple[int, ...]]] = set()
+        self._proved: set[tuple] = set()
         self._open: list[DramWindow] | None = None
         for placed in self.loaded:
             self._prove(placed, [0])
             self._prove(placed, range(samples))
-        self._placed_stages = {id(placed.stage): placed for placed in self.loaded}
+        self._placed_stages = {id(placed.code): placed for placed in self.loaded}
         parts = [part for each in self.loaded for part in each.code.parts]
         self.resident = len(batches(network.config, parts)) == 1
         if self.resident:
@@ -247,12 +248,13 @@ class Session:
         InputError
             An input is missing, unknown, or has another shape or type than the model's, or `count` exceeds the batch.
         """
-        values: dict[str, NDArray] = self.network.check(inputs) | self.network.check_states(self.states)
-        self._counts[0] = self.network.count(self.network.batch if count is None else count)
+        network = self.network.for_inputs(checks.arrays("input", inputs))
+        values: dict[str, NDArray] = network.check(inputs) | network.check_states(self.states)
+        self._counts[0] = network.count(network.batch if count is None else count)
         before, self._trips = self._cycles, Trips()
-        self._stages(self.network.stages, values)
-        made = {tensor.name: value_of(tensor, values) for tensor in self.network.outputs}
-        self.states = self.network.next_states(values)
+        self._stages(network.stages, values)
+        made = {tensor.name: value_of(tensor, values) for tensor in network.outputs}
+        self.states = network.next_states(values)
         return made, self._cycles - before
 
     def tensor_view(self, name: str, sample: int = 0) -> NDArray:
@@ -305,11 +307,11 @@ class Session:
             elif stage.graph is not None:
                 values |= evaluate(stage.graph, inputs, rounding=self.network.rounding)  # type: ignore[arg-type]
             else:
-                placed = self._placed_stages[id(stage)]
+                placed = self._placed_stages[id(stage.code)]
                 self._write_inputs(placed, inputs)
                 self._cycles += self._stage(placed)
                 placed.runs += 1
-                values |= self._read_outputs(placed)
+                values |= self._read_outputs(placed, stage.outputs)
 
     def throughput_cycles(self, samples: Sequence[Arrays], counts: Sequence[int]) -> float | None:
         """Return the cycles per sample of a back-to-back run.
@@ -328,9 +330,11 @@ class Session:
         if len(stages) != 1 or not stages[0].code or not self.resident or self.network.states:
             return None
         (placed,) = self.loaded
-        self._counts[: len(samples)] = [self.network.count(count) for count in counts]
-        for number, sample in enumerate(samples):
-            self._write_inputs(placed, self.network.check(sample), number)
+        networks = [self.network.for_inputs(checks.arrays("input", sample)) for sample in samples]
+        each = zip(networks, counts, strict=True)
+        self._counts[: len(samples)] = [network.count(count) for network, count in each]
+        for number, (network, sample) in enumerate(zip(networks, samples, strict=True)):
+            self._write_inputs(placed, network.check(sample), number)
         numbers = range(len(samples))
         self._prove(placed, numbers)
         self._open_windows(placed, numbers)
@@ -354,14 +358,13 @@ class Session:
 
         The first sample is repeated after the last, to prove that the stream restores the initial state.
         """
-        key = id(placed), tuple(samples)
+        counts = [self.network.operands_in_proofs(self._counts[sample]) for sample in samples]
+        key = id(placed), tuple(samples), tuple(counts)
         if key in self._proved:
             return
         calls = [
-            MacroCall(
-                part.program, (*placed.operands(sample), *self.network.symbolic_count), instead=part.instead
-            )
-            for sample in (*samples, samples[0])
+            MacroCall(part.program, (*placed.operands(sample), *count), instead=part.instead)
+            for sample, count in (*zip(samples, counts, strict=True), (samples[0], counts[0]))
             for part in placed.code.parts
         ]
         config = self.network.config
@@ -385,12 +388,14 @@ class Session:
         for tensor in placed.stage.inputs:
             self.driver.put(values[tensor.name], placed.address(tensor.name, sample))
 
-    def _read_outputs(self, placed: PlacedStage, sample: int = 0) -> dict[str, NDArray]:
+    def _read_outputs(
+        self, placed: PlacedStage, outputs: Sequence[Tensor], sample: int = 0
+    ) -> dict[str, NDArray]:
         return {
             tensor.name: self.driver.fetch(
                 placed.address(tensor.name, sample), tensor.shape, np.dtype(tensor.dtype)
             )
-            for tensor in placed.stage.outputs
+            for tensor in outputs
         }
 
     def _stage(self, placed: PlacedStage, sample: int = 0) -> int:

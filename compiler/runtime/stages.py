@@ -4,7 +4,9 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import pairwise
 from types import MappingProxyType
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,6 +218,55 @@ class BatchVariant:
     infos: tuple[LayerInfo, ...]
 
 
+#: Operators on the host that convert each element by itself, so that shapes may depend on a length.
+CONVERSIONS = ("quantize", "dequantize", "cast")
+
+
+@dataclass(frozen=True)
+class NetworkLengths:
+    """Lengths of a sequence for which a network has programs.
+
+    Parameters
+    ----------
+    name : str
+        Name of the dynamic dimension.
+    values : tuple of int
+        Lengths in ascending order. The shapes of the network are those for the longest.
+    operands : tuple of tuple of int
+        For each length, the operands after the addresses, the first of which is the length.
+    growth : tuple of (str, tuple of int)
+        For each input, output, and tensor between stages, its name and the change of each of its sizes per unit of the
+        length.
+    floors : tuple of tuple of Floor
+        For each length, the minimum work of the network, and that of each layer.
+    longest : tuple of int
+        Maximum length of each program, in the order in which the hardware tests them.
+    """
+
+    name: str
+    values: tuple[int, ...]
+    operands: tuple[tuple[int, ...], ...]
+    growth: tuple[tuple[str, tuple[int, ...]], ...]
+    floors: tuple[tuple[Floor, ...], ...]
+    longest: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """The lengths as text, for messages."""
+        steps = {after - before for before, after in pairwise(self.values)}
+        step = f" in steps of {steps.pop()}" if steps != {1} and len(steps) == 1 else ""
+        return f"{self.values[0]} to {self.values[-1]}{step}"
+
+    def tensor(self, tensor: Tensor, length: int) -> Tensor:
+        """Return a tensor of the network with its shape for a length; constants and other tensors are unchanged."""
+        growth = dict(self.growth).get(tensor.name)
+        if growth is None or tensor.data is not None:
+            return tensor
+        less = self.values[-1] - length
+        shape = tuple(size - less * each for size, each in zip(tensor.shape, growth, strict=True))
+        return replace(tensor, shape=shape)
+
+
 class Origin(StrEnum):
     """Provenance of a network: compiled now, read from the cache, or read from a file."""
 
@@ -337,6 +388,10 @@ class StagedNetwork:
         Sources of the layers' schedules; empty if the compiler chose all of them, or if they are not known.
     monitor : InputMonitor
         Check of the values of inputs of a quantized float model.
+    lengths : NetworkLengths or None
+        Lengths of a sequence for which the network has programs; None if its shapes are fixed.
+    length : int or None
+        Length to which the shapes of this network belong, of a network that `at` returned; None for other networks.
     """
 
     name: str
@@ -360,6 +415,81 @@ class StagedNetwork:
     compile_seconds: float = 0.0
     sources: tuple[ProgramSource, ...] = ()
     monitor: InputMonitor = field(default_factory=InputMonitor)
+    lengths: NetworkLengths | None = None
+    length: int | None = None
+
+    def at(self, length: int) -> Self:
+        """Return the network with the shapes, the work and the operands for one of its lengths; programs are shared.
+
+        Raises
+        ------
+        InputError
+            The network has no program for the length.
+        """
+        lengths = self.lengths
+        if lengths is None or length not in lengths.values:
+            allowed = "the length of its shapes" if lengths is None else f"{lengths.name} of {lengths.text}"
+            raise InputError(f"{self.name} has programs for {allowed}, not {length}")
+        whole, *floors = lengths.floors[lengths.values.index(length)]
+
+        def sized(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            return tuple(lengths.tensor(each, length) for each in tensors)
+
+        def stage(each: Stage) -> Stage:
+            graph = each.graph and _sized_graph(each.graph, lengths, length)
+            known = zip(each.infos, floors, strict=True) if each.code else ()
+            infos = tuple(replace(info, floor=floor) for info, floor in known)
+            return replace(
+                each, inputs=sized(each.inputs), outputs=sized(each.outputs), graph=graph, infos=infos
+            )
+
+        return replace(
+            self,
+            inputs=sized(self.inputs),
+            outputs=sized(self.outputs),
+            stages=tuple(stage(each) if each.code or each.graph else each for each in self.stages),
+            floor=whole,
+            length=length,
+        )
+
+    def length_of(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
+        """Return the length of inputs with the given shapes, from which a leading 1 may be omitted.
+
+        If no input tells the length, return the longest one, so that `check` reports the shapes for it.
+
+        Raises
+        ------
+        InputError
+            The network has no program for the length.
+        """
+        assert self.lengths is not None
+        for tensor in self.inputs:
+            for axis, growth in enumerate(dict(self.lengths.growth)[tensor.name]):
+                shape = shapes.get(tensor.name, ())
+                shape = (1, *shape) if len(shape) == len(tensor.shape) - 1 else shape
+                if growth and len(shape) == len(tensor.shape):
+                    less, rest = divmod(tensor.shape[axis] - shape[axis], growth)
+                    length = self.lengths.values[-1] - less
+                    if rest or length not in self.lengths.values:
+                        found = f"{shape[axis]} ({self.lengths.name})" if growth == 1 else f"{shape[axis]}"
+                        raise InputError(
+                            f"input {tensor.name!r} has size {found} in dimension {axis}; {self.name} has programs "
+                            f"for {self.lengths.name} of {self.lengths.text}"
+                        )
+                    return length
+        return self.lengths.values[-1]
+
+    def for_inputs(self, inputs: Mapping[str, NDArray]) -> Self:
+        """Return the network with the shapes for the length of inputs; the network itself if its shapes are fixed.
+
+        Raises
+        ------
+        InputError
+            The network has no program for the length.
+        """
+        if self.lengths is None:
+            return self
+        return self.at(self.length_of({name: np.shape(array) for name, array in inputs.items()}))
 
     def __repr__(self) -> str:
         programs = sum(len(code.all_programs) for code in self.codes)
@@ -412,7 +542,7 @@ class StagedNetwork:
         return best
 
     def count(self, samples: int) -> tuple[int, ...]:
-        """Return the operands after the addresses: the number of samples, or nothing if there is one batch size.
+        """Return the operands after the addresses: those of the length, the number of samples, or nothing.
 
         Raises
         ------
@@ -421,12 +551,22 @@ class StagedNetwork:
         """
         if not 1 <= samples <= self.batch:
             raise InputError(f"{self.name} takes 1..{self.batch} samples at a time, not {samples}")
+        if self.lengths is not None:
+            length = self.lengths.values[-1] if self.length is None else self.length
+            return self.lengths.operands[self.lengths.values.index(length)]
         return (samples,) if self.smaller else ()
 
     @property
-    def symbolic_count(self) -> tuple[None, ...]:
-        """Operands as returned by `count`, with unknown values, for a proof that holds for every count."""
-        return (None,) if self.smaller else ()
+    def symbolic_count(self) -> tuple[int | None, ...]:
+        """Operands of `count` in a proof: unknown values for every count, or those of the longest length."""
+        return self.operands_in_proofs(self.count(self.batch))
+
+    def operands_in_proofs(self, count: tuple[int, ...]) -> tuple[int | None, ...]:
+        """Return operands that `count` returned as they are in a proof, which holds for every number of samples.
+
+        Addresses depend on the length of a sequence, so that each length has a proof of its own.
+        """
+        return (None,) if self.smaller else count
 
     @property
     def provenance(self) -> str:
@@ -505,6 +645,19 @@ class StagedNetwork:
         if self.quantization is not None:
             self.monitor.check(self.name, self.quantization, inputs, where)
         return inputs
+
+
+def _sized_graph(graph: Graph, lengths: NetworkLengths, length: int) -> Graph:
+    """Return a graph whose nodes only convert elements, with the shapes for a length."""
+    made = Graph(graph.name)
+    for each in graph.inputs:
+        made.add_input(lengths.tensor(graph.tensors[each], length))
+    for each, tensor in graph.tensors.items():
+        if each not in graph.inputs:
+            made.add_tensor(lengths.tensor(tensor, length))
+    for node in graph:
+        made.add_node(node)
+    return made.finish(list(graph.outputs))
 
 
 def _checked(tensors: Sequence[Tensor], inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:

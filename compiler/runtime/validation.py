@@ -91,6 +91,8 @@ def validate_network(
 ) -> dict[int, ProofReport]:
     """Prove stage by stage that a compiled network is safe and does not depend on timing.
 
+    A network with programs for several lengths is proved for each of them.
+
     Parameters
     ----------
     network : CompiledNetwork
@@ -103,8 +105,8 @@ def validate_network(
     Returns
     -------
     dict
-        Report of each stage on the accelerator by stage index; stages of control-flow subgraphs are numbered after the
-        stage that contains them.
+        Report of each stage on the accelerator by stage index, for the longest length if there are several; stages of
+        control-flow subgraphs are numbered after the stage that contains them.
 
     Raises
     ------
@@ -112,16 +114,19 @@ def validate_network(
         A program is unsafe or cannot be proved safe.
     """
     reports = {}
-    for index, stage in enumerate(network.walk()):
-        if stage.code:
-            work = stage_calls(network, stage, stage.code, samples)
-            try:
-                reports[index] = validate(
-                    network.config, work.calls, work.windows, require_written=require_written
-                )
-            except ValidationError as error:
-                error.stage = index
-                raise
+    lengths = network.lengths
+    sized = [network] if lengths is None else [network.at(length) for length in lengths.values]
+    for each in sized:
+        for index, stage in enumerate(network.walk()):  # addresses are those of the longest length
+            if stage.code:
+                work = stage_calls(each, stage, stage.code, samples)
+                try:
+                    reports[index] = validate(
+                        network.config, work.calls, work.windows, require_written=require_written
+                    )
+                except ValidationError as error:
+                    error.stage = index
+                    raise
     return reports
 
 

@@ -186,13 +186,13 @@ class StageIO:
 
     def issue(self, flight: InFlightRequest, stage: Stage, inputs: Arrays) -> None:
         """Write the inputs of a stage to its buffers and queue its macro-instructions."""
-        number = next(i for i, each in enumerate(coded(flight.version.network)) if each is stage)
+        number = next(i for i, each in enumerate(coded(flight.version.network)) if each.code is stage.code)
         flight.stage, code = stage, stage.code
         flight.issued_at = self.driver.device.cycle - self.driver.device.stalled_cycles & _MASK
         assert code is not None
         operands = (
             *self.buffers.operands(flight.version, number, flight.slot),
-            *flight.version.network.count(flight.count),
+            *flight.network.count(flight.count),
         )
         for tensor in stage.inputs:
             self.driver.put(inputs[tensor.name], operands[code.operand_numbers[tensor.name]])

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from numpy.typing import NDArray
 
+from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import value_of
 from compiler.runtime.stages import Stage
 from compiler.serving.versions import Version
@@ -163,8 +164,9 @@ class RequestResult:
 class InFlightRequest:
     """Request in flight, with its buffer slot.
 
-    `count` is the number of samples of the batch that are used. `states` are the states of the stream before the
-    request. `steps` is None when all stages are complete.
+    `count` is the number of samples of the batch that are used, and `length` the length of the inputs if the network
+    has programs for several lengths. `states` are the states of the stream before the request. `steps` is None when all
+    stages are complete.
     `issued_at` is the cycle of the chip's clock in which the current stage was issued, and `inside` is the nesting
     depth of subgraphs.
     `begun` is the number of starts, and `loads` is the number of programs that the server had loaded at the last start.
@@ -175,6 +177,7 @@ class InFlightRequest:
     slot: int
     version: Version
     count: int
+    length: int | None = None
     stream: str = ""
     states: Arrays = field(default_factory=dict)
     issued_at: int = 0
@@ -188,9 +191,15 @@ class InFlightRequest:
     runs: list[int] = field(default_factory=list)
     delay: int = 0
 
+    @property
+    def network(self) -> CompiledNetwork:
+        """Network of the version, with the shapes for the length of the inputs."""
+        network = self.version.network
+        return network if self.length is None else network.at(self.length)
+
     def result(self, *, disturbed: bool, queued_after: int) -> RequestResult:
         """Return the result of the completed request."""
-        outputs = {t.name: value_of(t, self.values) for t in self.version.network.outputs}
+        outputs = {t.name: value_of(t, self.values) for t in self.network.outputs}
         cycles = sum(macro.cycles for macro in self.macros)
         return RequestResult(
             self.index,

@@ -1,10 +1,12 @@
-"""Request server: pipelined requests on a live machine, network versions that can be replaced, dynamic batches."""
+"""Request server: pipelined requests on a live machine, replaceable versions, dynamic batches, reuse of results."""
 
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import ceil
+from statistics import median
 from types import FrameType
 from typing import Any
 
@@ -95,8 +97,8 @@ class Server:
     """Serves requests on a live machine, with results in order; versions can be changed between requests.
 
     Each request runs on a single version. Requests are interleaved if some stages run on the host, but run one at a
-    time if the network has control flow. If the network has states, each request reads and updates the states of its
-    stream, and waits for the previous request of that stream.
+    time if the network has control flow or programs for several lengths of a sequence. If the network has states, each
+    request reads and updates the states of its stream, and waits for the previous request of that stream.
 
     Parameters
     ----------
@@ -136,7 +138,8 @@ class Server:
         self.device, self.clocked = device, not isinstance(device, GoldenDevice)
         self.driver = Driver(device, RING_SLOTS)
         self.queue = IssueQueue(self.driver)
-        decided = any(stage.control for stage in network.stages)
+        # A proof of a stream with requests of several lengths would hold for their order only.
+        decided = network.lengths is not None or any(stage.control for stage in network.stages)
         self.max_in_flight = 1 if decided else max_in_flight
         memory = self.driver.memory
         room = device.dram.size - memory.used - 8 * network.config.wis_words - PAGE
@@ -202,15 +205,17 @@ class Server:
             An input is missing or unknown, or its shape or type differs from the model's; or there are too many
             streams.
         """
-        network = self.current.network
+        network = self.current.network.for_inputs(inputs)
         checked, count = network.check(inputs), network.batch if count is None else count
         network.count(count)
+        self.versions.prove_length(version or self.current, network.length)
         states = self._states(stream, reset=reset) if network.states else {}
         while len(self._in_flight) == self.max_in_flight:
             self._wait()
         taken = {flight.slot for flight in self._in_flight}
         slot = min(set(range(self.max_in_flight)) - taken)
-        flight = InFlightRequest(self._index, checked, slot, version or self.current, count, stream, states)
+        chosen = version or self.current
+        flight = InFlightRequest(self._index, checked, slot, chosen, count, network.length, stream, states)
         self._index += 1
         self._in_flight.append(flight)
         self._begin(flight)
@@ -287,7 +292,7 @@ class Server:
         flight.runs, flight.macros, flight.delay = [0] * len(flight.version.bases), [], 0
         flight.values, flight.inside = {**flight.inputs, **flight.states}, 0
         flight.begun, flight.loads = flight.begun + 1, self.queue.resident_programs.loads
-        flight.steps = self._steps(flight, flight.version.network.stages, flight.values)
+        flight.steps = self._steps(flight, flight.network.stages, flight.values)
         self._advance(flight, None)
 
     def _steps(self, flight: InFlightRequest, stages: Iterable[Stage], values: dict[str, NDArray]) -> Steps:
@@ -408,7 +413,7 @@ class DynamicBatcher:
             An input is missing or unknown, or its shape or type differs from the model's.
         """
         network, server = self.server.current.network, self.server
-        self._waiting.append(network.check_sample(request.inputs))
+        self._waiting.append(network.for_inputs(request.inputs).check_sample(request.inputs))
         self.submitted += 1
         if server.busy < server.max_in_flight or len(self._waiting) == network.batch:
             self._send()
@@ -469,7 +474,7 @@ class TimedServer:
         if network.batch > 1:
             request = replace(request, inputs=network.check_sample(request.inputs))
         else:
-            network.check(request.inputs)
+            network.for_inputs(request.inputs).check(request.inputs)
         arrival = self.now if request.arrival is None else request.arrival
         while self._waiting and max(self.now, self._waiting[0][1]) < arrival:
             self._run()
@@ -507,6 +512,95 @@ class TimedServer:
                     result, index=index, inputs=request.inputs, outputs=outputs, batch_size=count, time=time
                 )
             )
+
+
+#: Bound of the mean cost of comparisons if inputs never repeat, as a fraction of a request's cycles.
+_MAX_COST = 0.005
+#: Largest number of requests that are not compared between two pairs that are, and its value if costs are unknown.
+_MAX_GAP, _USUAL_GAP = 256, 32
+#: Adjacent requests that are compared: the first is stored, and the second shows whether inputs repeat now.
+_PAIR = 2
+#: Number of recent requests of each kind whose median gives the typical cycles.
+_RECENT_REQUESTS = 8
+
+
+class ReusingServer:
+    """Submits requests to a version that reuses results while inputs repeat, and otherwise to the current version.
+
+    The version that reuses results compares the inputs of a request with those of its last request that differed, which
+    costs time if they differ. While inputs repeat, every request is compared. While they do not, only pairs of adjacent
+    requests are compared, and the gaps between pairs double, until the mean cost is at most 0.5% of the cycles of a
+    request.
+
+    Parameters
+    ----------
+    server : Server
+        Server that receives requests from this object only.
+    reusing : Version
+        Version of the same network that was compiled with `reuse`.
+    """
+
+    def __init__(self, server: Server, reusing: Version):
+        self.server, self.reusing = server, reusing
+        self._gap = 0
+        self._position = 0  # of the next request in a pair of compared requests and the following gap
+        self._judged: int | None = (
+            None  # second request of a pair in flight, whose result decides about the gap
+        )
+        self._usual: deque[int] = deque(maxlen=_RECENT_REQUESTS)
+        self._computed: deque[int] = deque(maxlen=_RECENT_REQUESTS)
+        parts = (part for code in reusing.network.codes for part in code.parts)
+        self._short = {variant.program.name for part in parts for variant in part.instead}
+
+    @property
+    def submitted(self) -> int:
+        """Number of submitted requests."""
+        return self.server.submitted
+
+    def submit(self, request: Request) -> None:
+        """Submit a request; block while there is no free slot.
+
+        Raises
+        ------
+        InputError
+            An input is missing or unknown, or its shape or type differs from the model's.
+        """
+        index = self.server.submit(request.inputs, version=self.reusing if self._position < _PAIR else None)
+        if self._position == _PAIR - 1 and self._judged is None:
+            self._judged = index
+        self._position = (self._position + 1) % (_PAIR + self._gap)
+
+    def results(self, *, wait: bool = False) -> list[RequestResult]:
+        """Return the results since the last call, in order; with `wait`, block until all requests are complete."""
+        return [self._explained(result) for result in self.server.results(wait=wait)]
+
+    def _explained(self, result: RequestResult) -> RequestResult:
+        """Add to a result which programs ran and why, and adapt the gap."""
+        if result.version is not self.reusing:
+            self._usual.append(result.cycles)
+            return replace(
+                result, variant="usual", why="not compared, since the inputs did not repeat before"
+            )
+        if reused := sum(macro.program in self._short for macro in result.macros):
+            if self._gap:
+                self._gap = self._position = 0
+            self._judged = None
+            if reused < sum(result.runs):
+                why = f"the inputs of {reused} of {sum(result.runs)} stages equal those of an earlier request"
+                return replace(result, variant="partly reused", why=why)
+            return replace(result, variant="reused", why="the inputs equal those of an earlier request")
+        self._computed.append(result.cycles)
+        if result.index == self._judged:
+            self._gap, self._position = min(max(2 * self._gap, 1), self._largest_gap()), _PAIR
+            self._judged = None
+        return replace(result, variant="computed", why="compared, but the inputs differ")
+
+    def _largest_gap(self) -> int:
+        """Return the smallest gap for which the mean cost of comparisons is at most `_MAX_COST`."""
+        if not self._usual or not self._computed or not median(self._usual):
+            return _USUAL_GAP
+        cost = median(self._computed) / median(self._usual) - 1
+        return min(max(ceil(_PAIR * cost / _MAX_COST), 1), _MAX_GAP)
 
 
 def serving_bytes(

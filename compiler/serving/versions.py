@@ -1,7 +1,7 @@
 """Versions of a network in the DRAM of one machine, allocated first-fit and proved safe before they are run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 
@@ -86,12 +86,15 @@ class Version:
         DRAM address of the memory of each accelerator stage.
     window : tuple of int
         First and last address of the version's memory.
+    lengths : set of int
+        Lengths of inputs for which the version was proved safe, if it has programs for several lengths.
     """
 
     number: int
     network: CompiledNetwork
     bases: tuple[int, ...]
     window: tuple[int, int]
+    lengths: set[int] = field(default_factory=set)
 
     @cached_property
     def parts(self) -> tuple[ProgramPart, ...]:
@@ -248,6 +251,22 @@ class Versions:
         self._loaded.append(version)
         return version
 
+    def prove_length(self, version: Version, length: int | None) -> None:
+        """Prove a version safe for a length of its inputs unless that was done before; None: its shapes are fixed.
+
+        Requests of a network with several lengths run one at a time, from an idle machine.
+
+        Raises
+        ------
+        ValidationError
+            The program could not be proved safe for this length.
+        """
+        if length is None or length in version.lengths:
+            return
+        calls = self._calls(version, 0, 0, version.network.at(length).count(1))
+        prove(self.driver.config, calls, self._windows([version], 0), self.proofs)
+        version.lengths.add(length)
+
     def _prove(self, among: Sequence[Version]) -> None:
         """Prove each stage of the first version safe for every slot order and for transitions to other versions."""
         version = among[0]
@@ -259,8 +278,11 @@ class Versions:
             calls = [call for pair in order for call in different[pair]]
             prove(self.driver.config, calls, self._windows(among, stage), self.proofs)
 
-    def _calls(self, version: Version, slot: int, stage: int) -> list[MacroCall]:
-        operands = (*self.buffers.operands(version, stage, slot), *version.network.symbolic_count)
+    def _calls(
+        self, version: Version, slot: int, stage: int, count: Sequence[int | None] | None = None
+    ) -> list[MacroCall]:
+        count = version.network.symbolic_count if count is None else count
+        operands = (*self.buffers.operands(version, stage, slot), *count)
         parts = version.network.codes[stage].parts
         return [MacroCall(part.program, operands, instead=part.instead) for part in parts]
 

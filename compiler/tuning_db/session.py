@@ -76,7 +76,7 @@ def executions_of(network: CompiledNetwork, run: Run, conditions: HardwareProfil
         return []
     config, when = network.config, time.time()
     by_tag: dict[int, list[tuple[LayerInfo, int]]] = {}
-    for info, times in layers(network, run.runs, run.taken):
+    for info, times in layers(network, run.runs, run.taken, run.lengths):
         by_tag.setdefault(info.tag, []).append((info, times))
     out = []
     for tag, counted in by_tag.items():

@@ -220,14 +220,43 @@ def inputs(given: Any) -> Mapping[str, Any] | Sequence[Any]:
     return given
 
 
-def sizes(given: Any) -> dict[str, int] | None:
-    """Check the sizes of dimensions, given by name; raise InputError if they are not positive integers."""
+#: Maximum number of lengths of a dimension.
+MAX_LENGTHS = 4096
+
+
+def sizes(given: Any) -> "tuple[dict[str, int] | None, tuple[str, tuple[int, ...]] | None]":
+    """Check the sizes of dimensions, given by name.
+
+    Returns
+    -------
+    sizes, lengths
+        The sizes, and the name and lengths of the dimension for which several are given; its size is the longest.
+
+    Raises
+    ------
+    InputError
+        A size is not a positive integer or a sequence of ascending ones, or there are several such sequences.
+    """
     if given is None:
-        return None
+        return None, None
     of_type("sizes", given, Mapping, "a dict of sizes by the names of dimensions")
-    for key in given:
+    found, several = dict[str, int](), list[tuple[str, tuple[int, ...]]]()
+    for key, value in given.items():
         of_type("a key of sizes", key, str, "the name of a dimension")
-    return {key: integer(f"size of {key!r}", value, 1) for key, value in given.items()}
+        if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+            if not 1 <= len(value) <= MAX_LENGTHS:
+                raise InputError(f"size of {key!r} must be 1..{MAX_LENGTHS:,} lengths, not {len(value):,}")
+            each = integers(f"size of {key!r}", value, 1)
+            if list(each) != sorted(set(each)):
+                raise InputError(f"size of {key!r} must be lengths that ascend, not {shown(list(each))}")
+            found[key] = each[-1]
+            several += [(key, each)] if len(each) > 1 else []
+        else:
+            found[key] = integer(f"size of {key!r}", value, 1)
+    if len(several) > 1:
+        names = " and ".join(repr(key) for key, _ in several)
+        raise InputError(f"sizes: only one dimension can have several lengths, not {names}")
+    return found, several[0] if several else None
 
 
 def calibration(given: Any, name: str = "calibration") -> Any:

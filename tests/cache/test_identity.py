@@ -76,6 +76,7 @@ STABLE = {
         "fold strips together prefetch on_chip overlap common_scale ramp taper planes joined counted strip_width "
         "stream_row_blocks kept_weights packed_weights"
     ),
+    "LengthRange": "name values",
     "Limits": "sp_bytes acc_bytes dram_bytes",
     "MatmulLayer": (
         "name nodes ops x y shapes macs batch a b out transposed size mult exponent rounding clip table bands "
@@ -97,7 +98,7 @@ STABLE = {
     "Op": "PASS ADD SUB MUL SQUARE MUL_SUB",
     "Options": (
         "rounding schedule strict calibration seed offset batch batches skip keep_float int16 single dram limits "
-        "fuse enable disable host keep_on_accelerator host_costs unroll accuracy_budget reuse"
+        "fuse enable disable host keep_on_accelerator host_costs unroll accuracy_budget reuse lengths"
     ),
     "OutputLimits": "output nodes int16",
     "OutputReport": "name max_abs sqnr_db top1 quantized values left_out",

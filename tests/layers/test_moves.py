@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.codegen.generate import _Generator
+from compiler.codegen.generate import StageGenerator
 from compiler.commands.commands import Command
 from compiler.frontends.builder import GraphBuilder
 from compiler.ir.graph import Graph
@@ -112,7 +112,7 @@ def commands_of(graph: Graph, target: str, schedule: Schedule | None = None) -> 
     """Return the commands of a compiled graph without host operators, layer by layer."""
     network = compile(graph, target, strict=True, schedule=schedule)
     lowered = lower(graph, group(graph, ()), "reference", load_target(target))
-    steps, *_ = _Generator(network.config, lowered, network.schedule, 0, 3, 0)._steps()
+    steps, *_ = StageGenerator(network.config, lowered, network.schedule, 0, 3, 0)._steps()
     return [command for step in steps for command in step.commands()]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.codegen.generate import _Generator
+from compiler.codegen.generate import StageGenerator
 from compiler.commands.commands import BufferMemory
 from compiler.frontends.builder import GraphBuilder
 from compiler.ir.graph import Graph
@@ -129,7 +129,7 @@ def test_operands_share_the_memory_of_the_concatenation() -> None:
     graph = concatenation(3, (1, 4, 5, 6))
     lowered = lower(graph, group(graph, ()), "reference", load_target("n8"))
     layers = {layer.name: LayerSchedule() for layer in lowered.layers}
-    homes = _Generator(load_target("n8"), lowered, Schedule((), layers), 0, 2, 0).layouts
+    homes = StageGenerator(load_target("n8"), lowered, Schedule((), layers), 0, 2, 0).layouts
     first, second, whole = homes["p0"], homes["p1"], homes["y"]
     assert first.buffer is second.buffer is whole.buffer and whole.buffer.memory == BufferMemory.DRAM
     assert (first.pixel, second.offset, first.offset) == (12, 6, 0)

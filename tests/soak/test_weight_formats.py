@@ -20,7 +20,7 @@ import pytest
 from numpy.typing import NDArray
 
 from compiler.api import compile
-from compiler.codegen.generate import _Generator
+from compiler.codegen.generate import StageGenerator
 from compiler.codegen.weight_formats import number_of, word_of
 from compiler.commands.commands import Command
 from compiler.ir.graph import Graph
@@ -415,7 +415,7 @@ def commands_by_result(
 ) -> dict[str, list[Command]]:
     """Return the commands of a compiled graph without host operators under a schedule, by the results of its layers."""
     lowered = lower(graph, group(graph, schedule.fusions), rounding, network.config)
-    steps, *_ = _Generator(network.config, lowered, schedule, 0, len(lowered.layers), 0)._steps()
+    steps, *_ = StageGenerator(network.config, lowered, schedule, 0, len(lowered.layers), 0)._steps()
     out: dict[str, list[Command]] = defaultdict(list)
     for command in (each for step in steps for each in step.commands()):
         out[lowered.layers[command.layer].y].append(command)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.runtime.batch_sizes import check_sizes
 from compiler.runtime.compiled import CompiledNetwork, split_batch, stack_batch
 from compiler.runtime.package_writer import from_bytes, to_bytes
 from compiler.runtime.run_report import back_to_back, document, run_samples
 from compiler.runtime.session import Session, dram_bytes
+from compiler.runtime.size_variants import check_sizes
 from compiler.runtime.validation import validate_network
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
