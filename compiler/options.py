@@ -327,6 +327,10 @@ class AccuracyBudget:
             )
 
 
+#: Value of option `reuse` to compute only what depends on changed pixels.
+REGIONS = "regions"
+
+
 @identity(
     "Options",
     "rounding",
@@ -414,7 +418,7 @@ class CompileOptions:
     host_costs: HostCosts = DEFAULT_HOST_COSTS
     unroll: tuple[tuple[str, int], ...] = ()
     accuracy_budget: AccuracyBudget | None = None
-    reuse: bool = False
+    reuse: bool | str = False
 
     def __post_init__(self) -> None:
         if self.rounding not in ROUNDINGS:

@@ -289,7 +289,10 @@ class _Generator:
             buffer, offset = whole.buffer, whole.offset
         else:
             buffer, offset = self.codegen.buffer(tensor, inside), 0
-        out[name] = TensorLayout(buffer, image.h, image.w, image.c, pixel, image.w * pixel, offset)
+        row = image.w * pixel
+        if pitch := lowered.pitches.get(name):
+            buffer, row = replace(buffer, size=image.h * pitch), pitch
+        out[name] = TensorLayout(buffer, image.h, image.w, image.c, pixel, row, offset)
         return out[name]
 
     def _steps(self) -> tuple[list[TileStep], list[int], dict[int, int]]:

@@ -143,6 +143,8 @@ class LoweredNetwork:
         Location of each tensor that is contained in another, by name.
     refused : dict
         Nodes that the accelerator cannot execute, each with the reason.
+    pitches : dict
+        Distance in bytes between the rows, in DRAM, of inputs and outputs whose rows are not contiguous, by name.
     """
 
     graph: Graph
@@ -150,6 +152,7 @@ class LoweredNetwork:
     views: dict[str, str] = field(default_factory=dict)
     parts: dict[str, SubTensor] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    pitches: dict[str, int] = field(default_factory=dict)
 
     def root(self, name: str) -> str:
         """Return the name of the tensor that contains the bytes of a tensor, which may be a view or part."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.codegen.buffer_allocation import Peak
 from compiler.codegen.dispatch_guard import Guard, GuardedProgram
-from compiler.codegen.executable import StageExecutable
+from compiler.codegen.executable import Regions, StageExecutable
 from compiler.codegen.split_programs import ProgramPart
 from compiler.cost.roofline import Floor
 from compiler.ir.control import mismatch
@@ -278,7 +278,9 @@ class PackageReader:
         if not 0 <= mutable <= image.size:
             raise ValueError(f"{folder}: {mutable} bytes of a memory image of {image.size} cannot be mutable")
         peak = self._peak(code.get("peak"))
-        made = StageExecutable(self.config, parts, tags, image, memory, places, peak, mutable)
+        regions = code.get("regions")
+        regions = None if regions is None else restored(Regions, regions)
+        made = StageExecutable(self.config, parts, tags, image, memory, places, peak, mutable, regions)
         return Stage(inputs, outputs, code=made, infos=infos, floor=floor, spared=spared)
 
     def _peak(self, values: dict | None) -> Peak | None:

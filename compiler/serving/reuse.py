@@ -12,9 +12,11 @@ from compiler.serving.versions import Version
 #: Bound of the mean cost of comparisons if inputs never repeat, as a fraction of a request's cycles.
 _MAX_COST = 0.005
 #: Largest number of requests that are not compared between two pairs that are, and its value if costs are unknown.
-_MAX_GAP, _USUAL_GAP = 256, 32
+_MAX_GAP, _USUAL_GAP = 512, 32
 #: Adjacent requests that are compared: the first is stored, and the second shows whether inputs repeat now.
 _PAIR = 2
+#: Number of requests in a row that compute only changed regions without saving cycles, before a gap begins.
+_FAILURES = 2
 #: Number of recent requests of each kind whose median gives the typical cycles.
 _RECENT_REQUESTS = 8
 
@@ -26,6 +28,9 @@ class ReusingServer:
     costs time if they differ. While inputs repeat, every request is compared. While they do not, only pairs of adjacent
     requests are compared, and the gaps between pairs double, until the mean cost is at most 0.5% of the cycles of a
     request.
+
+    If the version computes only changed regions, it may save cycles although inputs differ. All requests run on it
+    until two in a row have taken more cycles than usual. From then on, one request after each gap is compared.
 
     Parameters
     ----------
@@ -46,6 +51,10 @@ class ReusingServer:
         self._computed: deque[int] = deque(maxlen=_RECENT_REQUESTS)
         parts = (part for code in reusing.network.codes for part in code.parts)
         self._short = {variant.program.name for part in parts for variant in part.instead}
+        self._regions = {
+            code.parts[-1].program.name: code.regions for code in reusing.network.codes if code.regions
+        }
+        self._failures = 0
 
     @property
     def submitted(self) -> int:
@@ -60,10 +69,14 @@ class ReusingServer:
         InputError
             An input is missing or unknown, or its shape or type differs from the model's.
         """
-        index = self.server.submit(request.inputs, version=self.reusing if self._position < _PAIR else None)
-        if self._position == _PAIR - 1 and self._judged is None:
+        compared = 1 if self._regions else _PAIR
+        # The first request shows how many cycles the usual programs take.
+        first = bool(self._regions) and not self.server.submitted
+        version = self.reusing if self._position < compared and not first else None
+        index = self.server.submit(request.inputs, version=version)
+        if self._position == compared - 1 and self._judged is None:
             self._judged = index
-        self._position = (self._position + 1) % (_PAIR + self._gap)
+        self._position = (self._position + 1) % (compared + self._gap)
 
     def results(self, *, wait: bool = False) -> list[RequestResult]:
         """Return the results since the last call, in order; with `wait`, block until all requests are complete."""
@@ -76,6 +89,8 @@ class ReusingServer:
             return replace(
                 result, variant="usual", why="not compared, since the inputs did not repeat before"
             )
+        if self._regions:
+            return self._explained_regions(result)
         if reused := sum(macro.program in self._short for macro in result.macros):
             if self._gap:
                 self._gap = self._position = 0
@@ -90,9 +105,35 @@ class ReusingServer:
             self._judged = None
         return replace(result, variant="computed", why="compared, but the inputs differ")
 
+    def _explained_regions(self, result: RequestResult) -> RequestResult:
+        """Add to a result what has been computed and why, and adapt the gap."""
+        runs = [(self._regions[m.program], m.instructions) for m in result.macros if m.program in self._regions]
+        sizes = [(regions.computed(instructions), regions.image) for regions, instructions in runs]
+        reused = all(macro.program in (*self._regions, *self._short) for macro in result.macros)
+        if reused and all(size is None for size, _ in sizes):
+            variant, why = "reused", "the inputs equal those of an earlier request"
+        else:
+            found = [f"{size[0]} x {size[1]} of {whole[0]} x {whole[1]} pixels" for size, whole in sizes if size]
+            variant, why = "regions", f"computed what depends on {' and '.join(found) or 'other inputs'}"
+        usual = median(self._usual) if self._usual else 0
+        costly = result.cycles >= usual if usual else any(size == whole for size, whole in sizes)
+        if costly:
+            self._computed.append(result.cycles)
+            self._failures += 1
+            if result.index == self._judged or not self._gap:
+                self._judged = None
+                if self._failures >= _FAILURES:
+                    self._gap, self._position = self._largest_gap(), 1
+            return replace(result, variant="computed", why=f"compared, but too much differs: {why}")
+        if self._gap:
+            self._gap = self._position = 0
+        self._failures, self._judged = 0, None
+        return replace(result, variant=variant, why=why)
+
     def _largest_gap(self) -> int:
         """Return the smallest gap for which the mean cost of comparisons is at most `_MAX_COST`."""
         if not self._usual or not self._computed or not median(self._usual):
             return _USUAL_GAP
         cost = median(self._computed) / median(self._usual) - 1
-        return min(max(ceil(_PAIR * cost / _MAX_COST), 1), _MAX_GAP)
+        compared = 1 if self._regions else _PAIR
+        return min(max(ceil(compared * cost / _MAX_COST), 1), _MAX_GAP)
