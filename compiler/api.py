@@ -15,9 +15,9 @@ from compiler.cache.digest import name, version
 from compiler.cache.model_source import ModelSource
 from compiler.ir.graph import Graph, Node
 from compiler.options import (
-    REGIONS,
     DEFAULT_DRAM,
     DEFAULT_HOST_COSTS,
+    REGIONS,
     ROUNDINGS,
     UNLIMITED,
     AccuracyBudget,

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from compiler.codegen.buffer_allocation import Peak
 from compiler.codegen.semaphores import Issued
 from compiler.codegen.split_programs import ProgramPart
-from compiler.ir.identity import identity
 from compiler.commands.commands import CircularBuffer, Command, TensorLayout
+from compiler.ir.identity import identity
 from hw.config import MlaConfig
 from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, MicroOp, decode, encode
 from hw.isa.program import Program

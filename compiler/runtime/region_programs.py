@@ -1,6 +1,6 @@
 """Programs that compute only what depends on changed pixels (`compiler.runtime.regions`)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
@@ -26,20 +26,19 @@ from compiler.ir.tensor import Tensor
 from compiler.lowering.fusion_groups import fuse_epilogues, group
 from compiler.lowering.lower import lower
 from compiler.options import CompileOptions
-from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.batch_sizes import check_room
+from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.known_results import WAIT_FOR_ALL, check_single, reusing, single
 from compiler.runtime.regions import AxisTile, RegionPlan, RegionPlanner, Span
 from compiler.runtime.session import Session, dram_bytes
 from compiler.runtime.stages import Stage
 from cosim.golden import GoldenDevice
-from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.assembler import assemble
 from hw.isa.commands import FUSE_DIMS, UNIT_FIELDS, field_number
 from hw.isa.enums import Unit
-from hw.isa.program import Program
 from hw.isa.micro_instruction import LOOP_IMM, OPERAND_BASE, REGISTERS, MicroOp, decode, encode
+from hw.isa.program import Program
 
 #: Register with the differences: bits of rows of blocks, of columns of blocks, and of other inputs.
 _DIFFERENCES = REGISTERS - 1
@@ -90,7 +89,7 @@ class Piece:
     copy, pitch : int
         Offset of the copy in the memory of the stage, and distance between its rows in bytes.
     parts : tuple of (int, int, int, int, int)
-        Comparisons: first row and number of rows of all pieces of the input, first byte and number of bytes of each
+        Comparisons: first row of the piece and number of rows, first byte and number of bytes of each
         row, and mask of the bits that a difference sets.
     """
 
@@ -545,11 +544,12 @@ class _RegionCompiler:
             text.add(f"set store.len, {(rectangles[0][1][1] - rectangles[0][1][0]) * buffer.pixel}")
             for (top, bottom), (left, _) in rectangles:
                 for piece, (place, _) in zip(pieces, places, strict=True):
-                    if top <= piece.row < bottom:
+                    low, high = max(top, piece.row), min(bottom, piece.row + piece.rows)
+                    if piece.row >= 0 and low < high:
                         text.add(
-                            f"set store.y_count, {piece.rows}",
-                            f"set store.dram, op0, {at + buffer.offset(piece.row, left)}",
-                            f"set store.src, {place + left * buffer.pixel}",
+                            f"set store.y_count, {high - low}",
+                            f"set store.dram, op0, {at + buffer.offset(low, left)}",
+                            f"set store.src, {place + (low - piece.row) * line + left * buffer.pixel}",
                             "issue store",
                         )
             for subroutine, addresses in calls:
@@ -632,16 +632,16 @@ class _RegionCompiler:
         """Return the scratchpad addresses of each piece and of its copy.
 
         Pieces, copies, and adjacent pieces are in different banks, since one piece is compared while the next one is
-        loaded; but pieces are contiguous if whole columns are compared. The last row is for differences.
+        loaded. FUSE also reads up to N - 1 bytes after a piece. The last row is for differences.
         """
-        assert self.plan is not None
-        size, sides = self.machine.sp_bytes, 1 if self.plan.bands else 2
+        size, n = self.machine.sp_bytes, self.machine.n
+        sides = 2 if len(pieces) > 1 else 1
         room, used, out = size // (2 * sides), [0] * sides, list[tuple[int, int]]()
         for number, piece in enumerate(pieces):
             side = number % sides
             out.append((side * room + used[side], size // 2 + side * room + used[side]))
-            used[side] += piece.rows * piece.line if self.plan.bands else align_up(piece.rows * piece.line)
-        if max(used) > room - 2 * self.machine.n:
+            used[side] += align_up(piece.rows * piece.line + n)
+        if max(used) > room - n:
             names = ", ".join(repr(name) for name in self.graph.inputs)
             total = sum(self.graph.tensors[name].bytes for name in self.graph.inputs)
             raise InputError(
@@ -692,36 +692,30 @@ class _RegionCompiler:
         (height, width), (_, rows, columns, _) = plan.blocks, image.shape
         buffer, line = self.buffers[image.name], image.bytes // rows
         high, wide = -(-rows // height), -(-columns // width)
-        pieces = []
-        for i in range(high):
-            first, count = i * height, min(height, rows - i * height)
-            parts = [
-                (
-                    0,
-                    count,
-                    j * width * buffer.pixel,
-                    min(width, columns - j * width) * buffer.pixel,
-                    1 << i | 1 << high + j,
-                )
-                for j in range(wide)
-            ]
-            if plan.bands:
-                columns_of_all = [
-                    (-first, rows, start, size, bits & ~(1 << i)) for _, _, start, size, bits in parts
-                ]
-                parts = [(0, count, 0, line, 1 << i), *(columns_of_all if i == high - 1 else [])]
-            pieces.append(
+        wide_parts = [
+            (j * width * buffer.pixel, min(width, columns - j * width) * buffer.pixel, 1 << high + j)
+            for j in range(wide)
+        ]
+        high_parts = [(i * height, min(height, rows - i * height), 1 << i) for i in range(high)]
+        copy, place = at + self.buffers[image.name].start, places[image.name]
+        if plan.bands:
+            parts = [(first, count, 0, line, bit) for first, count, bit in high_parts]
+            parts += [(0, rows, start, size, bit) for start, size, bit in wide_parts]
+            pieces = [Piece(0, place, 0, rows, line, copy, buffer.pitch, tuple(parts))]
+        else:
+            pieces = [
                 Piece(
                     first,
-                    places[image.name],
+                    place,
                     first * line,
                     count,
                     line,
-                    at + buffer.offset(first, 0),
+                    copy + first * buffer.pitch,
                     buffer.pitch,
-                    tuple(parts),
+                    tuple((0, count, start, size, bit | other) for start, size, other in wide_parts),
                 )
-            )
+                for first, count, bit in high_parts
+            ]
         others = [name for name in self.graph.inputs if name != image.name]
         if high + wide + min(len(others), 1) > _BITS:
             raise InputError(f"reuse: {high} x {wide} blocks of {image.name!r} are more than {_BITS}")
@@ -741,7 +735,7 @@ class _RegionCompiler:
     def _copy_outputs(self, text: _Text, at: int) -> None:
         """Append the copy of all outputs from the stage's memory to their places."""
         offset = 0
-        for number, name in enumerate(self.graph.outputs):
+        for name in self.graph.outputs:
             size = self.graph.tensors[name].bytes
             text.add(
                 f"set load.dram, op0, {at + self.buffers[name].start}",

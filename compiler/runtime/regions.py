@@ -11,7 +11,7 @@ have a border of zero points, so that padding does not need other subroutines at
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 
@@ -366,7 +366,7 @@ class RegionPlanner:
         if 2 * self.image.bytes > self.config.sp_bytes:
             return inf
         by_row = 2 * rows * -(-columns * pixel // n) + high * _BLOCK_CYCLES
-        return max(by_row, load) + by_column + len(widths) * _BLOCK_CYCLES
+        return load + by_row + by_column + len(widths) * _BLOCK_CYCLES
 
     def _changed_blocks(self, axis: int, block: int) -> dict[int, float]:
         """Return the probability that the expected changes are in a given number of adjacent blocks."""
@@ -404,7 +404,7 @@ class RegionPlanner:
         return {(a, b): p * q for a, p in rows.items() for b, q in columns.items()}
 
     def _grid_cycles(self, blocks: tuple[int, int]) -> float:
-        """Return the estimated cycles of comparing blocks and of the first layers, if there are windows of all sizes."""
+        """Return the estimated cycles of comparing and of the first layers, if there are windows of all sizes."""
         cycles = self._window_cycles(blocks)
         return self.comparison_cycles(blocks) + sum(
             p * cycles[size] for size, p in self._chances(blocks).items()

@@ -107,13 +107,17 @@ class ReusingServer:
 
     def _explained_regions(self, result: RequestResult) -> RequestResult:
         """Add to a result what has been computed and why, and adapt the gap."""
-        runs = [(self._regions[m.program], m.instructions) for m in result.macros if m.program in self._regions]
+        runs = [
+            (self._regions[m.program], m.instructions) for m in result.macros if m.program in self._regions
+        ]
         sizes = [(regions.computed(instructions), regions.image) for regions, instructions in runs]
         reused = all(macro.program in (*self._regions, *self._short) for macro in result.macros)
         if reused and all(size is None for size, _ in sizes):
             variant, why = "reused", "the inputs equal those of an earlier request"
         else:
-            found = [f"{size[0]} x {size[1]} of {whole[0]} x {whole[1]} pixels" for size, whole in sizes if size]
+            found = [
+                f"{size[0]} x {size[1]} of {whole[0]} x {whole[1]} pixels" for size, whole in sizes if size
+            ]
             variant, why = "regions", f"computed what depends on {' and '.join(found) or 'other inputs'}"
         usual = median(self._usual) if self._usual else 0
         costly = result.cycles >= usual if usual else any(size == whole for size, whole in sizes)

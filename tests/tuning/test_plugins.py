@@ -16,8 +16,7 @@ from compiler.tuning.generators.included import PeepholeGenerator
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.registry import GENERATORS
 from compiler.tuning.search.generator_search import GeneratorSearch
-from compiler.tuning.search.method import SearchMethod
-from compiler.tuning.search.method import RandomSearch
+from compiler.tuning.search.method import RandomSearch, SearchMethod
 from compiler.tuning.search.tuner import tune
 from hw.errors import InputError
 from tests.support import plugins

@@ -1,4 +1,6 @@
-"""Control flow, comparisons and state of TFLite models: resource variables, and variable tensors that recurrent operators keep between samples.
+"""Control flow, comparisons and state of TFLite models.
+
+State consists of resource variables, and of variable tensors that recurrent operators keep between samples.
 
 Each state becomes an input of the graph, which holds the state before a sample, and an output, which is the state of
 the next sample. LiteRT keeps states from one invocation of the interpreter to the next in the same way.

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from compiler.serving.server import Server, serving_bytes, version_bytes
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
+from hw.config import load_target
 from hw.errors import InputError
 from tests.support.graphs import Draft
 
@@ -30,7 +32,12 @@ MAX_COST = 0.01
 
 
 def conv(
-    draft: Draft, x: Tensor, channels: int, size: int = 3, stride: int = 1, pads: tuple[int, ...] = (1, 1, 1, 1)
+    draft: Draft,
+    x: Tensor,
+    channels: int,
+    size: int = 3,
+    stride: int = 1,
+    pads: tuple[int, ...] = (1, 1, 1, 1),
 ) -> Tensor:
     """Add a convolution."""
     _, h, w, c = x.shape
@@ -112,7 +119,9 @@ def drawn(graph: Graph, rng: np.random.Generator) -> Arrays:
     return {t.name: rng.integers(-128, 128, t.shape).astype(np.int8) for t in tensors}
 
 
-def patched(inputs: Arrays, name: str, at: tuple[int, int], size: tuple[int, int], rng: np.random.Generator) -> Arrays:
+def patched(
+    inputs: Arrays, name: str, at: tuple[int, int], size: tuple[int, int], rng: np.random.Generator
+) -> Arrays:
     """Return a copy of the inputs in which a rectangle of an image has new pixels."""
     image = inputs[name].copy()
     part = image[0, at[0] : at[0] + size[0], at[1] : at[1] + size[1]]
@@ -145,7 +154,10 @@ def misleading(graph: Graph, rng: np.random.Generator) -> list[Arrays]:
     out.append(out[-2])
 
     def cancelling(image: np.ndarray) -> None:
-        image[h // 2, w // 2], image[h // 2, w // 2 + 1] = image[h // 2, w // 2 + 1].copy(), image[h // 2, w // 2].copy()
+        image[h // 2, w // 2], image[h // 2, w // 2 + 1] = (
+            image[h // 2, w // 2 + 1].copy(),
+            image[h // 2, w // 2].copy(),
+        )
 
     changed(cancelling)  # the sum of all bytes remains
     changed(lambda image: image.__setitem__(slice(None), image[::-1].copy()))
@@ -162,8 +174,9 @@ def misleading(graph: Graph, rng: np.random.Generator) -> list[Arrays]:
     return [*out, drawn(graph, rng), out[0], out[0]]
 
 
-@pytest.mark.parametrize("rtl", [False, True], ids=["golden", "rtl"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    ("name", "rtl"), [*((name, False) for name in NETWORKS), ("mobile", True), ("two_inputs", True)]
+)
 def test_outputs_do_not_depend_on_what_was_reused(rng: np.random.Generator, name: str, rtl: bool) -> None:
     graph = graph_of(name, rng)
     network = compile(graph, "n16", reuse="regions")
@@ -176,7 +189,7 @@ def test_outputs_do_not_depend_on_what_was_reused(rng: np.random.Generator, name
 
 def test_small_machine(rng: np.random.Generator) -> None:
     graph = graph_of("plain", rng)
-    network = compile(graph, "n8", reuse="regions")
+    network = compile(graph, replace(load_target("n8"), wis_words=8192), reuse="regions")
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         session = Session(device, network)
         for inputs in misleading(graph, rng):
@@ -236,7 +249,13 @@ def test_server_reports_what_it_computed(rng: np.random.Generator) -> None:
     (code,) = network.codes
     assert code.regions is not None
     sizes = {f"computed what depends on {h} x {w} of 30 x 30 pixels" for h, w in code.regions.windows[:-1]}
-    assert [result.variant for result in results] == ["usual", "computed", "reused", *10 * ["regions"], *2 * ["reused"]]
+    assert [result.variant for result in results] == [
+        "usual",
+        "computed",
+        "reused",
+        *10 * ["regions"],
+        *2 * ["reused"],
+    ]
     assert {result.why for result in results[3:13]} <= sizes
     for inputs, result in zip(requests, results, strict=True):
         np.testing.assert_equal(dict(result.outputs), evaluate(graph, inputs))
@@ -281,7 +300,9 @@ def test_networks_without_regions_are_rejected(rng: np.random.Generator) -> None
     draft = Draft(rng)
     x = draft.input((1, 64))
     y = draft.node("dense", [x, draft.constant((64, 64))], (1, 64), scale=20.0)
-    with pytest.raises(InputError, match="has no regions that could be computed alone: its first layers must be"):
+    with pytest.raises(
+        InputError, match="has no regions that could be computed alone: its first layers must be"
+    ):
         compile(draft.graph.finish([y.name]), "n4", reuse="regions")
 
 
