@@ -264,7 +264,7 @@ def test_server_reports_what_it_computed(rng: np.random.Generator) -> None:
 def test_comparisons_of_images_that_change_everywhere_cost_little(rng: np.random.Generator) -> None:
     graph = graph_of("plain", rng)
     network, usual = compile(graph, "n16", reuse="regions"), compile(graph, "n16")
-    requests = [drawn(graph, rng) for _ in range(1000)]
+    requests = [drawn(graph, rng) for _ in range(300)]
     with open_server(usual, network, rtl=True) as device:
         server = Server(device, usual)
         results = served(ReusingServer(server, server.add(network)[0]), requests)
