@@ -17,6 +17,8 @@ _MAX_GAP, _USUAL_GAP = 512, 32
 _PAIR = 2
 #: Number of requests in a row that compute only changed regions without saving cycles, before a gap begins.
 _FAILURES = 2
+#: Gap between the first two requests that compute changed regions, of which the first is compared with zeros.
+_FIRST_GAP = 4
 #: Number of recent requests of each kind whose median gives the typical cycles.
 _RECENT_REQUESTS = 8
 
@@ -29,8 +31,9 @@ class ReusingServer:
     requests are compared, and the gaps between pairs double, until the mean cost is at most 0.5% of the cycles of a
     request.
 
-    If the version computes only changed regions, it may save cycles although inputs differ. All requests run on it
-    until two in a row have taken more cycles than usual. From then on, one request after each gap is compared.
+    If the version computes only changed regions, it may save cycles although inputs differ. Once it has saved cycles,
+    all requests run on it until two in a row have taken more cycles than usual. From then on, and at the start, one
+    request after each gap is compared.
 
     Parameters
     ----------
@@ -55,6 +58,7 @@ class ReusingServer:
             code.parts[-1].program.name: code.regions for code in reusing.network.codes if code.regions
         }
         self._failures = 0
+        self._gap = _FIRST_GAP if self._regions else 0
 
     @property
     def submitted(self) -> int:
@@ -70,9 +74,10 @@ class ReusingServer:
             An input is missing or unknown, or its shape or type differs from the model's.
         """
         compared = 1 if self._regions else _PAIR
-        # The first request shows how many cycles the usual programs take.
-        first = bool(self._regions) and not self.server.submitted
-        version = self.reusing if self._position < compared and not first else None
+        if self._regions and not self.server.submitted:  # shows how many cycles the usual programs take
+            self.server.submit(request.inputs)
+            return
+        version = self.reusing if self._position < compared else None
         index = self.server.submit(request.inputs, version=version)
         if self._position == compared - 1 and self._judged is None:
             self._judged = index
