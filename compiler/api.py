@@ -17,6 +17,7 @@ from compiler.ir.graph import Graph, Node
 from compiler.options import (
     DEFAULT_DRAM,
     DEFAULT_HOST_COSTS,
+    REGIONS,
     ROUNDINGS,
     UNLIMITED,
     AccuracyBudget,
@@ -73,7 +74,7 @@ def compile(
     batch: int = 1,
     batches: Sequence[int] = (),
     skip: str | None = None,
-    reuse: bool = False,
+    reuse: bool | str = False,
     keep_float: Sequence[str] = (),
     int16: Sequence[str] = (),
     accuracy_budget: AccuracyBudget | None = None,
@@ -134,9 +135,10 @@ def compile(
     skip : str or None
         Name of a tensor, or of the node that computes it. If the tensor is all zeros at run time, the computation that
         depends on it is skipped and its results, which are constant in that case, are written (docs/dispatch.md).
-    reuse : bool
+    reuse : bool or str
         True to write the previous results again if the inputs equal those of the previous sample, which the hardware
-        finds out by comparing them byte by byte (docs/dispatch.md).
+        finds out by comparing them byte by byte; "regions" to also compute only what depends on changed pixels if a
+        part of an image has changed (docs/dispatch.md).
     keep_float : sequence of str
         Names of nodes or operators of a float model that are not quantized and run in float32 on the host.
     int16 : sequence of str
@@ -536,7 +538,8 @@ def _check_dispatch(
     checks.of_type("skip", skip, (str, type(None)), "the name of a tensor, or None")
     if skip is not None and (batches or schedule is not None):
         raise InputError(f"skip cannot be combined with {'batches' if batches else 'a schedule'}")
-    checks.of_type("reuse", reuse, bool, "True or False")
+    if not isinstance(reuse, bool) and reuse != REGIONS:
+        raise InputError(f"reuse must be True, False or {REGIONS!r}, not {shown(reuse)}")
     other = "batches" if batches else "skip" if skip is not None else "a schedule" if schedule else ""
     if reuse and other:
         raise InputError(f"reuse cannot be combined with {other}")

@@ -360,6 +360,10 @@ class AccuracyBudget:
             )
 
 
+#: Value of option `reuse` to compute only what depends on changed pixels.
+REGIONS = "regions"
+
+
 @identity(
     "Options",
     "rounding",
@@ -451,7 +455,7 @@ class CompileOptions:
     host_costs: HostCosts = DEFAULT_HOST_COSTS
     unroll: tuple[tuple[str, int], ...] = ()
     accuracy_budget: AccuracyBudget | None = None
-    reuse: bool = False
+    reuse: bool | str = False
     lengths: LengthRange | None = None
 
     def __post_init__(self) -> None:

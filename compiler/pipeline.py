@@ -53,7 +53,7 @@ from compiler.lowering.partition import (
     partition,
     parts_in,
 )
-from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
+from compiler.options import DEFAULT_DRAM, REGIONS, CompileOptions, DramTiming
 from compiler.passes import reduce_graph, simplify
 from compiler.passes.approximations import APPROXIMATIONS
 from compiler.passes.batch import with_batch, with_length
@@ -82,6 +82,7 @@ from compiler.runtime.known_results import (
     with_skip,
 )
 from compiler.runtime.program_text import with_texts
+from compiler.runtime.region_programs import with_regions
 from compiler.runtime.size_variants import SizedNetwork, with_lengths, with_sizes
 from compiler.runtime.stages import LayerInfo, NetworkState, Stage, control_of
 from compiler.schedule.schedule import LayerSchedule, Schedule
@@ -165,7 +166,12 @@ def build(
     elif options.skip is not None:
         network = with_skip(compile_variant(single_program), options.skip, record.streams, options.offset)
     elif options.reuse:
-        network = with_reuse(compile_variant(single_program), options.offset)
+        network = compile_variant(single_program)
+        network = (
+            with_regions(network, record.streams, options)
+            if options.reuse == REGIONS
+            else with_reuse(network, options.offset)
+        )
     elif options.cascades:
         network = _cascade(graph, config, options, record)
     else:

@@ -271,6 +271,13 @@ def add_dispatch(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write the previous results again when the inputs equal those of the previous sample",
     )
+    parser.add_argument(
+        "--reuse-regions",
+        dest="reuse",
+        action="store_const",
+        const="regions",
+        help="as --reuse; if a part of an image has changed, compute only what depends on it",
+    )
 
 
 def batches(text: str) -> tuple[int, ...]:

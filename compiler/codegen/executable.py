@@ -13,6 +13,7 @@ from compiler.codegen.buffer_allocation import Peak
 from compiler.codegen.semaphores import Issued
 from compiler.codegen.split_programs import ProgramPart
 from compiler.commands.commands import CircularBuffer, Command, TensorLayout
+from compiler.ir.identity import identity
 from hw.config import MlaConfig
 from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, MicroOp, decode, encode
 from hw.isa.program import Program
@@ -46,6 +47,38 @@ class CommandStream:
     issued: list[Issued]
 
 
+@identity("Regions", "image", "windows", "base", "modulus")
+@dataclass(frozen=True)
+class Regions:
+    """Parts of an image that a program can compute again, and how to tell which one it has computed.
+
+    The number of instructions that the program executes, minus `base`, modulo `modulus`, is 0 if no input has changed.
+    Otherwise, it exceeds the number of windows by one, and by one more and the number of the window if pixels have
+    changed.
+
+    Parameters
+    ----------
+    image : (int, int)
+        Height and width of the image in pixels.
+    windows : tuple of (int, int)
+        Height and width of each window in pixels.
+    base, modulus : int
+        Numbers of instructions.
+    """
+
+    image: tuple[int, int]
+    windows: tuple[tuple[int, int], ...]
+    base: int
+    modulus: int
+
+    def computed(self, instructions: int) -> tuple[int, int] | None:
+        """Return the height and width of what a run has computed, in pixels; None if no input has changed."""
+        number = (instructions - self.base) % self.modulus - len(self.windows) - 1
+        if number == -len(self.windows) - 1:
+            return None
+        return self.windows[number - 1] if 1 <= number <= len(self.windows) else (0, 0)
+
+
 @dataclass(frozen=True)
 class StageExecutable:
     """Programs and memory image of a stage.
@@ -68,6 +101,8 @@ class StageExecutable:
         Peak use of scratchpad and accumulator; None if unknown.
     mutable : int
         Number of bytes at the end of the image that the programs may change.
+    regions : Regions or None
+        Parts of an image that the program computes again if they have changed; None: it computes everything.
     """
 
     config: MlaConfig
@@ -78,6 +113,7 @@ class StageExecutable:
     operand_numbers: dict[str, int]
     peak: Peak | None = None
     mutable: int = 0
+    regions: Regions | None = None
 
     @property
     def constants(self) -> int:

@@ -341,12 +341,13 @@ class StageGenerator:
             buffer, offset = whole.buffer, whole.offset
         else:
             buffer, offset = self.codegen.buffer(tensor, inside), 0
-        plane = 0
+        plane, row = 0, image.w * pixel
         if name in lowered.planes:
             pixel, plane = size, tensor.elements // tensor.shape[0] // image.c * size
-        out[name] = TensorLayout(
-            buffer, image.h, image.w, image.c, pixel, image.w * pixel, offset, plane=plane
-        )
+            row = image.w * pixel
+        if pitch := lowered.pitches.get(name):
+            buffer, row = replace(buffer, size=image.h * pitch), pitch
+        out[name] = TensorLayout(buffer, image.h, image.w, image.c, pixel, row, offset, plane=plane)
         return out[name]
 
     @cached_property

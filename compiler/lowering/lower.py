@@ -146,6 +146,8 @@ class LoweredNetwork:
         Nodes that the accelerator cannot execute, each with the reason.
     planes : set of str
         Images that are views of planes, one for each channel.
+    pitches : dict
+        Distance in bytes between the rows, in DRAM, of inputs and outputs whose rows are not contiguous, by name.
     """
 
     graph: Graph
@@ -154,6 +156,7 @@ class LoweredNetwork:
     parts: dict[str, SubTensor] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     planes: set[str] = field(default_factory=set)
+    pitches: dict[str, int] = field(default_factory=dict)
 
     def root(self, name: str) -> str:
         """Return the name of the tensor that contains the bytes of a tensor, which may be a view or part."""

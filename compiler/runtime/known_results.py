@@ -366,14 +366,15 @@ def with_reuse(network: CompiledNetwork, start: int = 0) -> CompiledNetwork:
     for stage in network.stages:
         if stage.control is not None:
             raise InputError(f"reuse: {network.name!r} has control flow")
-        stages.append(stage if stage.code is None else _with_reuse(network, stage, stage.code, start))
+        stages.append(stage if stage.code is None else reusing(network, stage, stage.code, start))
     if not any(stage.code for stage in stages):
         raise InputError(f"reuse: {network.name!r} has no layer on the accelerator")
     check_room(network.config, stages)
     return replace(network, stages=tuple(stages))
 
 
-def _with_reuse(network: CompiledNetwork, stage: Stage, code: StageExecutable, start: int) -> Stage:
+def reusing(network: CompiledNetwork, stage: Stage, code: StageExecutable, start: int) -> Stage:
+    """Make a stage reuse its last results if its inputs have not changed; raise the errors of `with_reuse`."""
     config, (part,) = network.config, code.parts
     zeros = {tensor.name: np.zeros(tensor.shape, tensor.dtype) for tensor in stage.inputs}
     made = replace(network, inputs=stage.inputs, outputs=stage.outputs, stages=(stage,), states=())(**zeros)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from compiler.codegen.buffer_allocation import Peak
 from compiler.codegen.dispatch_guard import Guard, GuardedProgram
-from compiler.codegen.executable import StageExecutable
+from compiler.codegen.executable import Regions, StageExecutable
 from compiler.codegen.split_programs import ProgramPart
 from compiler.cost.roofline import Floor
 from compiler.ir.control import mismatch
@@ -350,7 +350,8 @@ class PackageReader:
             raise ValueError(f"{folder}: the operand index of an input or output is out of range")
         infos = tuple(self._info(each) for each in code["infos"])
         floor, spared = (None if code[key] is None else self._floor(code[key]) for key in ("floor", "spared"))
-        if len(parts[-1].instead) != (self.sizes or (spared is not None)):
+        regions = self._regions(code.get("regions"))
+        if len(parts[-1].instead) != (self.sizes or (spared is not None and regions is None)):
             raise ValueError(
                 f"{folder}: {len(parts[-1].instead)} guards do not match the variants of the network"
             )
@@ -358,7 +359,7 @@ class PackageReader:
         if not 0 <= mutable <= image.size:
             raise ValueError(f"{folder}: {mutable} bytes of a memory image of {image.size} cannot be mutable")
         peak = self._peak(code.get("peak"))
-        made = StageExecutable(self.config, parts, tags, image, memory, places, peak, mutable)
+        made = StageExecutable(self.config, parts, tags, image, memory, places, peak, mutable, regions)
         return Stage(inputs, outputs, code=made, infos=infos, floor=floor, spared=spared)
 
     def _peak(self, values: dict | None) -> Peak | None:
@@ -369,6 +370,19 @@ class PackageReader:
         if not (0 <= sp <= self.config.sp_bytes and 0 <= acc <= self.config.acc_bytes):
             raise ValueError("peak exceeds the size of the memory")
         return Peak(sp, acc)
+
+    def _regions(self, values: dict | None) -> Regions | None:
+        """Read the parts of an image that a program can compute."""
+        if values is None:
+            return None
+        size, *windows = (
+            (typed(height, int, "height"), typed(width, int, "width"))
+            for height, width in (values["image"], *values["windows"])
+        )
+        base, modulus = (typed(values[key], int, key) for key in ("base", "modulus"))
+        if not 0 <= base < modulus or not windows:
+            raise ValueError("regions are out of range")
+        return Regions(size, tuple(windows), base, modulus)
 
     def _part(self, member: str, layers: list, guards: list) -> ProgramPart:
         """Read a program with its guarded alternatives."""

@@ -178,6 +178,7 @@ def _stage(put: _Put, folder: str, stage: Stage) -> dict[str, Any]:
             "tags": code.tags,
             "memory": code.memory,
             "mutable": code.mutable,
+            "regions": None if code.regions is None else stored(code.regions),
             "places": code.operand_numbers,
             "infos": [stored(info) for info in stage.infos],
             "peak": None if code.peak is None else asdict(code.peak),

@@ -122,7 +122,8 @@ class IssueQueue:
             self._ring.popleft()
             self.resident_programs.complete(macro.part)
             name = macro.part.programs[record.candidate].name
-            self._clock.time(macro.flight, name, record.started, record.retired, self._stretch())
+            times = record.started, record.retired
+            self._clock.time(macro.flight, name, *times, self._stretch(), record.micros)
             done.append(macro)
         return done, False
 

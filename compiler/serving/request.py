@@ -53,6 +53,8 @@ class MacroTime:
         include cycles in which the clock was stalled, as `started` and `retired` do not.
     stalled : int
         Cycles among them in which the clock was stalled.
+    instructions : int
+        Number of micro-instructions that the program executed.
     """
 
     program: str
@@ -60,6 +62,7 @@ class MacroTime:
     retired: int
     cycles: int
     stalled: int = 0
+    instructions: int = 0
 
 
 @dataclass(frozen=True)
@@ -225,7 +228,13 @@ class Clock:
         self._before: int | None = None
 
     def time(
-        self, flight: InFlightRequest, name: str, started: int, retired: int, stretch: float = 1.0
+        self,
+        flight: InFlightRequest,
+        name: str,
+        started: int,
+        retired: int,
+        stretch: float = 1.0,
+        instructions: int = 0,
     ) -> None:
         """Record a completed macro-instruction.
 
@@ -239,13 +248,15 @@ class Clock:
             Times of start and retirement in cycles of the chip's clock, modulo 2**32.
         stretch : float
             Number of cycles, stalled ones included, per cycle of the chip's clock.
+        instructions : int
+            Number of micro-instructions that the program executed.
         """
         wait = 0 if self._before is None else started - self._before & _MASK
         free = wait < 1 << 31  # it started after its predecessor had ended
         begin = started if self._before is None or free else self._before
         taken = retired - begin & _MASK
         cycles = round(taken * stretch)
-        flight.macros.append(MacroTime(name, started, retired, cycles, cycles - taken))
+        flight.macros.append(MacroTime(name, started, retired, cycles, cycles - taken, instructions))
         since = max(wait, 0) if free else 0
         waited = started - flight.issued_at & _MASK
         if waited < 1 << 31:

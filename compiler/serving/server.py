@@ -1,11 +1,10 @@
-"""Request server: pipelined requests on a live machine, replaceable versions, dynamic batches, reuse of results."""
+"""Request server: pipelined requests on a live machine, replaceable versions, dynamic batches."""
 
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from math import ceil
 from statistics import median
 from types import FrameType
 from typing import Any
@@ -512,95 +511,6 @@ class TimedServer:
                     result, index=index, inputs=request.inputs, outputs=outputs, batch_size=count, time=time
                 )
             )
-
-
-#: Bound of the mean cost of comparisons if inputs never repeat, as a fraction of a request's cycles.
-_MAX_COST = 0.005
-#: Largest number of requests that are not compared between two pairs that are, and its value if costs are unknown.
-_MAX_GAP, _USUAL_GAP = 256, 32
-#: Adjacent requests that are compared: the first is stored, and the second shows whether inputs repeat now.
-_PAIR = 2
-#: Number of recent requests of each kind whose median gives the typical cycles.
-_RECENT_REQUESTS = 8
-
-
-class ReusingServer:
-    """Submits requests to a version that reuses results while inputs repeat, and otherwise to the current version.
-
-    The version that reuses results compares the inputs of a request with those of its last request that differed, which
-    costs time if they differ. While inputs repeat, every request is compared. While they do not, only pairs of adjacent
-    requests are compared, and the gaps between pairs double, until the mean cost is at most 0.5% of the cycles of a
-    request.
-
-    Parameters
-    ----------
-    server : Server
-        Server that receives requests from this object only.
-    reusing : Version
-        Version of the same network that was compiled with `reuse`.
-    """
-
-    def __init__(self, server: Server, reusing: Version):
-        self.server, self.reusing = server, reusing
-        self._gap = 0
-        self._position = 0  # of the next request in a pair of compared requests and the following gap
-        self._judged: int | None = (
-            None  # second request of a pair in flight, whose result decides about the gap
-        )
-        self._usual: deque[int] = deque(maxlen=_RECENT_REQUESTS)
-        self._computed: deque[int] = deque(maxlen=_RECENT_REQUESTS)
-        parts = (part for code in reusing.network.codes for part in code.parts)
-        self._short = {variant.program.name for part in parts for variant in part.instead}
-
-    @property
-    def submitted(self) -> int:
-        """Number of submitted requests."""
-        return self.server.submitted
-
-    def submit(self, request: Request) -> None:
-        """Submit a request; block while there is no free slot.
-
-        Raises
-        ------
-        InputError
-            An input is missing or unknown, or its shape or type differs from the model's.
-        """
-        index = self.server.submit(request.inputs, version=self.reusing if self._position < _PAIR else None)
-        if self._position == _PAIR - 1 and self._judged is None:
-            self._judged = index
-        self._position = (self._position + 1) % (_PAIR + self._gap)
-
-    def results(self, *, wait: bool = False) -> list[RequestResult]:
-        """Return the results since the last call, in order; with `wait`, block until all requests are complete."""
-        return [self._explained(result) for result in self.server.results(wait=wait)]
-
-    def _explained(self, result: RequestResult) -> RequestResult:
-        """Add to a result which programs ran and why, and adapt the gap."""
-        if result.version is not self.reusing:
-            self._usual.append(result.cycles)
-            return replace(
-                result, variant="usual", why="not compared, since the inputs did not repeat before"
-            )
-        if reused := sum(macro.program in self._short for macro in result.macros):
-            if self._gap:
-                self._gap = self._position = 0
-            self._judged = None
-            if reused < sum(result.runs):
-                why = f"the inputs of {reused} of {sum(result.runs)} stages equal those of an earlier request"
-                return replace(result, variant="partly reused", why=why)
-            return replace(result, variant="reused", why="the inputs equal those of an earlier request")
-        self._computed.append(result.cycles)
-        if result.index == self._judged:
-            self._gap, self._position = min(max(2 * self._gap, 1), self._largest_gap()), _PAIR
-            self._judged = None
-        return replace(result, variant="computed", why="compared, but the inputs differ")
-
-    def _largest_gap(self) -> int:
-        """Return the smallest gap for which the mean cost of comparisons is at most `_MAX_COST`."""
-        if not self._usual or not self._computed or not median(self._usual):
-            return _USUAL_GAP
-        cost = median(self._computed) / median(self._usual) - 1
-        return min(max(ceil(_PAIR * cost / _MAX_COST), 1), _MAX_GAP)
 
 
 def serving_bytes(

@@ -20,8 +20,8 @@ METHODS: "Registry[SearchMethod]" = Registry(
     guard="compiler.tuning.plugin_errors:guarded_method",
     classes={
         "portfolio": "compiler.tuning.search.portfolio:PortfolioSearch",
-        "random": "compiler.tuning.search.stochastic_search:RandomSearch",
-        "evolution": "compiler.tuning.search.stochastic_search:EvolutionarySearch",
+        "random": "compiler.tuning.search.method:RandomSearch",
+        "evolution": "compiler.tuning.search.method:EvolutionarySearch",
         "coordinate": "compiler.tuning.search.coordinate:CoordinateSearch",
         "strategies": "compiler.tuning.search.coordinate:StrategySearch",
         "hpm": "compiler.tuning.search.model_guided:ModelGuidedSearch",

@@ -180,7 +180,7 @@ def test_installed_packages_add_names(mla, complains, module, tmp_path, monkeypa
     monkeypatch.syspath_prepend(site)
     assert list(METHODS)[-3:] == ["broken", "gone", "good"] and list(GENERATORS)[-1] == "sub"
     assert (
-        METHODS["random"].__module__ == "compiler.tuning.search.stochastic_search"
+        METHODS["random"].__module__ == "compiler.tuning.search.method"
     )  # plug-ins cannot override names of the project
     assert "edits, broken, gone, good, retrieval, llm, module:Class" in " ".join(
         mla("tune", "--help").out.split()

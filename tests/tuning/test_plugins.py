@@ -16,8 +16,7 @@ from compiler.tuning.generators.included import PeepholeGenerator
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.registry import GENERATORS
 from compiler.tuning.search.generator_search import GeneratorSearch
-from compiler.tuning.search.method import SearchMethod
-from compiler.tuning.search.stochastic_search import RandomSearch
+from compiler.tuning.search.method import RandomSearch, SearchMethod
 from compiler.tuning.search.tuner import tune
 from hw.errors import InputError
 from tests.support import plugins
@@ -47,7 +46,7 @@ def test_method_as_name_class_and_instance(measurer: Measurer, made: Any) -> Non
     ways: list[str | type[SearchMethod] | SearchMethod] = [
         "random",
         RandomSearch,
-        "compiler.tuning.search.stochastic_search:RandomSearch",
+        "compiler.tuning.search.method:RandomSearch",
         instance,
     ]
     found = [tune(measurer, way, 3, seed=4) for way in ways]

@@ -1,7 +1,6 @@
 """TFLite front end: file reader, constant folding, and operator conversions with one module per family."""
 
 from compiler.frontends.tflite import (
-    control,
     elementwise,
     fallback,
     layers,
@@ -13,6 +12,6 @@ from compiler.frontends.tflite.reader import KNOWN, read_tflite
 from compiler.frontends.tflite.registry import CONVERTERS
 
 #: Modules whose import registers all conversions.
-FAMILIES = (control, elementwise, fallback, layers, recurrent, reshape, state)
+FAMILIES = (elementwise, fallback, layers, recurrent, reshape, state)
 
 __all__ = ["CONVERTERS", "FAMILIES", "KNOWN", "read_tflite"]

@@ -229,7 +229,7 @@ def test_copies_are_restored_after_an_interruption(rng: np.random.Generator) -> 
     [
         ({"reuse": True, "skip": "x1"}, "reuse cannot be combined with skip"),
         ({"reuse": True, "batches": (1, 2)}, "reuse cannot be combined with batches"),
-        ({"reuse": 1}, "reuse must be True or False, not 1"),
+        ({"reuse": 1}, "reuse must be True, False or 'regions', not 1"),
     ],
 )
 def test_invalid_combinations_are_rejected(rng: np.random.Generator, options: dict, text: str) -> None:
