@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from compiler.quantize.ranges import Calibration
     from compiler.runtime.package_writer import NetworkCache
     from compiler.schedule.program_override import ProgramTemplate
-    from compiler.tuning.fusion.network_model import NetworkCostModel
+    from compiler.tuning.network_cost_model import NetworkCostModel
     from compiler.tuning_db.database import TuningDatabase
     from compiler.tuning_db.known_schedules import KnownSchedule, LayerPredictions
 
@@ -294,7 +294,7 @@ def _fused(
     """Return the network under the fixed point of the fusion engine; `static` if it is the same or does not compile."""
     from compiler.cost.learned_model import find_model
     from compiler.pipeline import ModelCompiler
-    from compiler.tuning.fusion.engine import CONFIDENCE, FusionEngine
+    from compiler.tuning.fusion_engine import CONFIDENCE, FusionEngine
 
     if not static.infos:
         return static
@@ -485,7 +485,7 @@ def _predictor(
     @memoized
     def model() -> "NetworkCostModel":
         from compiler.pipeline import ModelCompiler
-        from compiler.tuning.fusion.network_model import NetworkCostModel
+        from compiler.tuning.network_cost_model import NetworkCostModel
 
         prepared = ModelCompiler(source.graph, conditions.config, options)
         return NetworkCostModel(prepared, conditions, find_model(conditions))

@@ -37,7 +37,7 @@ from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.tuning.fusion.engine import FusionEngine, FusionOption
+from compiler.tuning.fusion_engine import FusionEngine, FusionOption
 from compiler.tuning.generators.generator import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.tuner import tune

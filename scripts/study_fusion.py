@@ -20,7 +20,7 @@ from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Rejected
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, chains
-from compiler.tuning.fusion.engine import CONFIDENCE, FusionEngine
+from compiler.tuning.fusion_engine import CONFIDENCE, FusionEngine
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from hw.errors import InputError

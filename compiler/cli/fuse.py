@@ -11,7 +11,7 @@ from compiler.util.tables import Column, figures, format_table
 
 if TYPE_CHECKING:
     from compiler.schedule.schedule import Schedule
-    from compiler.tuning.fusion.engine import FusionEngine, FusionOpportunity, FusionOption
+    from compiler.tuning.fusion_engine import FusionEngine, FusionOpportunity, FusionOption
     from compiler.tuning.measure.measurer import Measurer
     from compiler.util.progress import ProgressTask
 
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.pipeline import ModelCompiler
     from compiler.profile.measurement import HardwareProfile
     from compiler.quantize.report import log_warnings
-    from compiler.tuning.fusion.engine import FusionEngine
+    from compiler.tuning.fusion_engine import FusionEngine
     from compiler.tuning.measure.measurer import Measurer
     from compiler.util.progress import log, progress
     from hw.config import load_target

@@ -22,6 +22,7 @@ from compiler.cli.options import (
     dram_of,
     integer,
     positive,
+    used_database,
 )
 from compiler.cli.search import (
     add_endpoint,

@@ -40,11 +40,11 @@ from compiler.serving.power import (
     zero_inputs,
 )
 from compiler.serving.request import Request, RequestSource
+from compiler.serving.reuse import ReusingServer
 from compiler.serving.server import (
     VERSIONS,
     DynamicBatcher,
     InterruptHandler,
-    ReusingServer,
     Server,
     TimedServer,
     interruptible,

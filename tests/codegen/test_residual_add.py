@@ -12,7 +12,7 @@ from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.runtime.session import Session, dram_bytes
-from compiler.tuning.fusion.epilogue_chains import movable_additions, move_addition
+from compiler.tuning.epilogue_chains import movable_additions, move_addition
 from compiler.tuning.measure.measurer import Measurer
 from cosim.golden import GoldenDevice
 from hw.config import load_target

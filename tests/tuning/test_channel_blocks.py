@@ -9,7 +9,7 @@ from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement
-from compiler.tuning.fusion.epilogue_chains import channel_block_tilings, pooled_pairs
+from compiler.tuning.epilogue_chains import channel_block_tilings, pooled_pairs
 from compiler.tuning.layer_space import LayerSpace, spaces_of
 from compiler.tuning.measure.golden_inputs import GoldenModelReference
 from compiler.tuning.measure.measurer import Measurer

@@ -14,9 +14,9 @@ from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.tuning.fusion.engine import FusionEngine, FusionKind, FusionOpportunity, FusionOption
-from compiler.tuning.fusion.epilogue_chains import retile
-from compiler.tuning.fusion.network_model import NetworkCostModel, NetworkPrediction
+from compiler.tuning.epilogue_chains import retile
+from compiler.tuning.fusion_engine import FusionEngine, FusionKind, FusionOpportunity, FusionOption
+from compiler.tuning.network_cost_model import NetworkCostModel, NetworkPrediction
 from hw.config import load_target
 from hw.errors import InputError
 from tests.support.graphs import Draft, attention
@@ -119,7 +119,7 @@ def test_opportunities_of_few_cycles_are_left_out_of_large_networks(monkeypatch:
     engine, schedule = engine_of(CHAINS["planes"])
     sites = engine.opportunities(schedule)
     every = engine.options(schedule, sites)
-    monkeypatch.setattr("compiler.tuning.fusion.engine._MAX_PREDICTED", len(schedule.layers))  # one site
+    monkeypatch.setattr("compiler.tuning.fusion_engine._MAX_PREDICTED", len(schedule.layers))  # one site
     few = engine.options(schedule, sites)
     predicted = engine.cost_model.predict_layers(schedule)
 
@@ -263,7 +263,7 @@ def test_compiler_uses_the_fixed_point_if_gains_exceed_their_errors(monkeypatch:
     graph = CalibrationNetwork((14, 14, 16), (CalibrationOp("add"), CalibrationOp("conv", 32, 3))).graph(7)
     options: dict[str, Any] = {"target": N16.config, "rounding": "reference", "database": False}
     static = compiler.compile(graph, **options)
-    monkeypatch.setattr("compiler.tuning.fusion.engine.CONFIDENCE", 0.0)
+    monkeypatch.setattr("compiler.tuning.fusion_engine.CONFIDENCE", 0.0)
     fused = compiler.compile(graph, fuse=True, **options)
     assert fused.schedule != static.schedule
     prepared = ModelCompiler(graph, N16.config, CompileOptions(rounding="reference"))
@@ -272,7 +272,7 @@ def test_compiler_uses_the_fixed_point_if_gains_exceed_their_errors(monkeypatch:
     rng = np.random.default_rng(5)
     inputs = {each.name: rng.integers(-128, 128, each.shape).astype(np.int8) for each in static.inputs}
     assert all(np.array_equal(value, fused(**inputs)[name]) for name, value in static(**inputs).items())
-    monkeypatch.setattr("compiler.tuning.fusion.engine.CONFIDENCE", 100.0)
+    monkeypatch.setattr("compiler.tuning.fusion_engine.CONFIDENCE", 100.0)
     assert compiler.compile(graph, fuse=True, **options).schedule == static.schedule
 
 

@@ -83,15 +83,14 @@ def test_check_finds_damage(tmp_path):
 
 def test_check_finds_files_that_cannot_be_written(tmp_path):
     path = tmp_path / "profile.db"
-    with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
-        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+    with (
+        TuningDatabase(f"sqlite:///{path}", secret=SECRET, timeout_s=0) as database,
+        closing(sqlite3.connect(path, isolation_level=None)) as other,
+    ):
+        database.check()
+        other.execute("begin immediate")
+        with pytest.raises(WorkError, match="locked"):
             database.check()
-            other.execute("begin immediate")
-            with (
-                TuningDatabase(f"sqlite:///{path}", secret=SECRET, timeout_s=0) as busy,
-                pytest.raises(WorkError, match="locked"),
-            ):
-                busy.check()
 
 
 def test_missing_folder_is_named(tmp_path):

@@ -37,8 +37,8 @@ from compiler.llm.tokens.layer_prompt import (
 )
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.profile.measurement import Measurement, Rejected, Result
-from compiler.tuning.fusion.network_model import NetworkCostModel
 from compiler.tuning.generators.generator import Candidate, GeneratorTask
+from compiler.tuning.network_cost_model import NetworkCostModel
 from compiler.tuning_db.policy_versions import Weights
 from hw.errors import InputError
 

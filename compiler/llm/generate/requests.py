@@ -26,8 +26,8 @@ from compiler.llm.tokens.schedule_delta import (
 from compiler.runtime.program_text import program_text
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.edits.editable_programs import EditableProgram
-from compiler.tuning.fusion.engine import FusionKind, fusion_opportunities
-from compiler.tuning.fusion.epilogue_chains import merge, retile
+from compiler.tuning.epilogue_chains import merge, retile
+from compiler.tuning.fusion_engine import FusionKind, fusion_opportunities
 from compiler.tuning.generators.generator import Candidate, GeneratorTask
 from hw.errors import InputError
 

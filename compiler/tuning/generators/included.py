@@ -18,10 +18,10 @@ from compiler.tuning.edits.rewrites import (
     parse_items,
     peel_loops,
 )
-from compiler.tuning.fusion.engine import FusionEngine
-from compiler.tuning.fusion.network_model import NetworkCostModel
+from compiler.tuning.fusion_engine import FusionEngine
 from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
 from compiler.tuning.layer_space import spaces_of
+from compiler.tuning.network_cost_model import NetworkCostModel
 from hw.isa.assembler import assemble
 from hw.isa.disassembler import disassemble
 from hw.isa.enums import Unit

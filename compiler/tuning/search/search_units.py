@@ -13,7 +13,7 @@ from compiler.lowering.lower import LoweredNetwork
 from compiler.options import DramTiming
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning.fusion.epilogue_chains import (
+from compiler.tuning.epilogue_chains import (
     PooledPair,
     channel_block_tilings,
     movable_additions,

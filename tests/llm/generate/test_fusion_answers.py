@@ -28,7 +28,7 @@ from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import LayerSchedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.tuning.fusion.engine import FusionEngine, FusionKind
+from compiler.tuning.fusion_engine import FusionEngine, FusionKind
 from compiler.tuning.generators.generator import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target

@@ -18,7 +18,8 @@ from compiler.runtime.run_report import document, run_samples
 from compiler.runtime.session import Session, dram_bytes
 from compiler.runtime.validation import validate_network
 from compiler.serving.request import Request, RequestResult
-from compiler.serving.server import ReusingServer, Server, serving_bytes, version_bytes
+from compiler.serving.reuse import ReusingServer
+from compiler.serving.server import Server, serving_bytes, version_bytes
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice

@@ -25,9 +25,9 @@ from compiler.lowering.lower import LoweredNetwork
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning.fusion.epilogue_chains import merge, merge_obstacle, pooled_pairs, retile, split
-from compiler.tuning.fusion.network_model import NetworkCostModel, NetworkPrediction
+from compiler.tuning.epilogue_chains import merge, merge_obstacle, pooled_pairs, retile, split
 from compiler.tuning.layer_space import LayerSpace, spaces_of
+from compiler.tuning.network_cost_model import NetworkCostModel, NetworkPrediction
 from compiler.util.tiles import ceil_div
 from hw.errors import InputError
 from hw.isa.enums import DTYPE_BYTES

@@ -1,1 +1,0 @@
-"""Fusion opportunities and the fusion engine."""
