@@ -45,7 +45,6 @@ class ReusingServer:
 
     def __init__(self, server: Server, reusing: Version):
         self.server, self.reusing = server, reusing
-        self._gap = 0
         self._position = 0  # of the next request in a pair of compared requests and the following gap
         self._judged: int | None = (
             None  # second request of a pair in flight, whose result decides about the gap

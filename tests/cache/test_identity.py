@@ -127,6 +127,7 @@ STABLE = {
     "RowMultiplier": "mult exponent shift",
     "Sample": "index number point schedules layers energy_uj conflicts",
     "Schedule": "fusions layers programs",
+    "Regions": "image windows base modulus",
     "Smaller": "batch floor infos",
     "SoftmaxLayer": "name nodes ops x y shapes macs batch scale step y_zp clip centred across",
     "Space": "SP PARAM TABLE",
