@@ -44,12 +44,12 @@ STABLE = {
     "Compare": "ALWAYS EQ NE LT GE LTU GEU",
     "ConvLayer": (
         "name nodes ops x y shapes macs batch weights drain strides pads dilations groups x_zp w_zp outputs_per_group "
-        "factors"
+        "factors correction"
     ),
     "ConvTransposeLayer": "name nodes ops x y shapes macs batch phases strides merged blocks",
     "Copy": "source walk rescale fill",
     "DepthwiseLayer": "name nodes ops x y shapes macs batch weights drain strides pads dilations x_zp w_zp counts "
-    "multiplier",
+    "multiplier correction",
     "Drain": "bias mult exponent zp clip rounding dtype residual table negative",
     "Dram": "latency bytes_per_cycle throttle",
     "Dtype": "I8 U8 I16 I32",

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -161,7 +162,7 @@ def test_networks_are_exact(target: str) -> None:
     """Layers read results on chip, stream channel blocks to one another, and add a second summand."""
     draft = Draft(np.random.default_rng(1))
     x = draft.input((1, 14, 14, 24))
-    window = {"strides": (1, 1), "dilations": (1, 1)}
+    window: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1)}
     shape, none, one = (1, 14, 14, 96), (0, 0, 0, 0), (1, 1, 1, 1)
     weights = constant(draft, (96, 1, 1, 24), 0)
     y = draft.node("conv2d", [x, weights], shape, scale=30.0, pads=none, groups=1, **window)
