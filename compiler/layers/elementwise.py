@@ -546,11 +546,12 @@ def lower_extreme(low: LoweringContext) -> Layer:
         The quantizations of operands and result differ, or the shape of an operand is not supported.
     """
     graph, node = low.graph, low.anchor
-    found = operands_of(*graph.ins(node), low.y.shape)
-    if not all(same_quantization(each, low.y) for each in graph.ins(node)):
+    first, second = graph.ins(node)
+    found = operands_of(first, second, low.y.shape)
+    if not all(same_quantization(each, low.y) for each in (first, second)):
         raise UnsupportedLoweringError("its operands and its result have different quantizations")
     if found is None or found[0].shape != low.y.shape or not one_row(found[2]):
-        shapes = " and ".join(str(list(each.shape)) for each in graph.ins(node))
+        shapes = f"{list(first.shape)} and {list(second.shape)}"
         raise UnsupportedLoweringError(f"operands of shapes {shapes} for {list(low.y.shape)}")
     a, b, how = found
     return ElementwiseLayer(

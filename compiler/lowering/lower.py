@@ -13,7 +13,7 @@ from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
-from compiler.layers.elementwise import ElementwiseLayer, needs_contiguous
+from compiler.layers.elementwise import ElementwiseLayer, Extreme, needs_contiguous
 from compiler.layers.layer_kind import Types
 from compiler.layers.lowering_context import (
     Group,
@@ -244,6 +244,7 @@ def _join_requantizations(out: LoweredNetwork) -> None:
     for layer in list(out.layers):
         if isinstance(layer, ElementwiseLayer) and layer.extreme is not None and layer.other is not None:
             names, scaling = [layer.x, layer.other], list(layer.extreme.scaling)
+            greatest = layer.extreme.greatest
             for at, name in enumerate(names):
                 found = _requantization(out, name)
                 modes = {each.rounding for each in (*scaling, found and found[1]) if each}
@@ -258,7 +259,7 @@ def _join_requantizations(out: LoweredNetwork) -> None:
                     x=names[0],
                     other=names[1],
                     shapes={each: known[each] for each in known if each in shapes},
-                    extreme=replace(layer.extreme, scaling=(scaling[0], scaling[1])),
+                    extreme=Extreme(greatest, (scaling[0], scaling[1])),
                 )
                 out.layers[out.layers.index(layer)] = layer = joined
 

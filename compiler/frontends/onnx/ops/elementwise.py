@@ -439,12 +439,10 @@ def _extremes(
             value = broadcast_to(emitter, node, value, shape, f"operand{number}")
         rows.append(emitter.operand(value, order, kind))
     op = "maximum" if node.op == "Max" else "minimum"
-    first, *others = rows
-    for number, other in enumerate(others, 1):
-        part = "" if number == len(others) else f"first{number + 1}"
-        made = emitter.emit(node, op, [first, other], shape, order, kind, part)
-        first = made.tensor
-    return made
+    first, *others, last = rows
+    for number, other in enumerate(others, 2):
+        first = emitter.emit(node, op, [first, other], shape, order, kind, f"first{number}").tensor
+    return emitter.emit(node, op, [first, last], shape, order, kind)
 
 
 def _in_kind(emitter: OnnxGraphBuilder, value: Value, kind: ValueType) -> Value:
