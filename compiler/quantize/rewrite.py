@@ -517,12 +517,12 @@ class Rewriter:
         else:
             ends = -128 - x.quantization.zero_point[0], 127 - x.quantization.zero_point[0]
             errors = factor_errors(found, scales, block, ends, x.quantization.scale[0] / step, 256)
-        names = node.inputs[1:]
+        names, biases = node.inputs[1:], [each for each in given if each is not None]
         if (errors <= MAX_FACTOR_ERROR).all():
             return [x, *(self._constant(*each) for each in zip(names, constants, strict=False))]
         signed = signed_blocks(values, scales, block)
         assert signed is not None
-        exact = (signed, np.abs(scales).astype(np.float32), *given)
+        exact = (signed, np.abs(scales).astype(np.float32), *biases)
         return [x, *(self._float_constant(*each) for each in zip(names, exact, strict=True))]
 
     def _float_constant(self, name: str, data: NDArray) -> Tensor:

@@ -377,7 +377,7 @@ def test_block_scales_that_differ_much(
 ) -> None:
     """The block with the large scale multiplies zeros, so that the results are those of the other block."""
     values = rng.integers(-8, 8, (16, 64))
-    scales = np.tile(np.float32([0.05, 0.05 * ratio]), (16, 1))
+    scales = np.tile(np.array([0.05, 0.05 * ratio], np.float32), (16, 1))
     x = (rng.integers(-128, 128, (ROWS, 64)) * STEP).astype(np.float32)
     x[:, :32] = 0
     exact = x.astype(np.float64) @ (values * np.repeat(scales.astype(np.float64), 32, 1)).T
