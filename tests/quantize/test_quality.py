@@ -292,7 +292,7 @@ def test_a_budget_with_int16_holds_for_the_compiled_network_on_all_samples(tmp_p
     assert report.weights.mean_bits < 8 or budget == 44
     assert bool(report.int16.nodes) == (budget == 44)
     text = "\n".join(summary(report.document()))
-    assert f"compared with the float model: {found:.1f} dB on 24 samples" in text
+    assert f"compared with the float model: {report.weights.sqnr_db:.1f} dB on 24 held-out samples" in text
 
 
 def test_weights_keep_eight_bits_if_int16_does_not_meet_the_budget(tmp_path) -> None:
