@@ -26,7 +26,7 @@ from compiler.ir.tensor import Tensor
 from compiler.lowering.fusion_groups import fuse_epilogues, group
 from compiler.lowering.lower import lower
 from compiler.options import CompileOptions
-from compiler.runtime.batch_sizes import check_room
+from compiler.runtime.size_variants import check_room
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.known_results import WAIT_FOR_ALL, check_single, reusing, single
 from compiler.runtime.regions import AxisTile, RegionPlan, RegionPlanner, Span

@@ -284,11 +284,15 @@ def test_a_budget_with_int16_holds_for_the_compiled_network_on_all_samples(tmp_p
     assert report is not None and report.int16 is not None and report.weights is not None
     found = _loss_db(path, network, given)
     assert report.int16.met and found >= budget
-    assert report.weights.samples == 24 and report.weights.sqnr_db == pytest.approx(found, abs=0.05)
+    held = (
+        report.weights.held_out,
+        report.weights.samples,
+    )  # `found` is that of weights that are fitted to all samples
+    assert held == (True, 24) and report.weights.sqnr_db is not None and report.weights.sqnr_db >= budget
     assert report.weights.mean_bits < 8 or budget == 44
     assert bool(report.int16.nodes) == (budget == 44)
     text = "\n".join(summary(report.document()))
-    assert f"compared with the float model: {found:.1f} dB on 24 samples" in text
+    assert f"compared with the float model: {report.weights.sqnr_db:.1f} dB on 24 held-out samples" in text
 
 
 def test_weights_keep_eight_bits_if_int16_does_not_meet_the_budget(tmp_path) -> None:
