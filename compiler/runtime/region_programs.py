@@ -26,11 +26,11 @@ from compiler.ir.tensor import Tensor
 from compiler.lowering.fusion_groups import fuse_epilogues, group
 from compiler.lowering.lower import lower
 from compiler.options import CompileOptions
-from compiler.runtime.size_variants import check_room
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.known_results import WAIT_FOR_ALL, check_single, reusing, single
 from compiler.runtime.regions import AxisTile, RegionPlan, RegionPlanner, Span
 from compiler.runtime.session import Session, dram_bytes
+from compiler.runtime.size_variants import check_room
 from compiler.runtime.stages import Stage
 from cosim.golden import GoldenDevice
 from hw.errors import InputError
