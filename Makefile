@@ -18,7 +18,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 COUNTS := build/coverage
 COUNTING := $(if $(filter-out 0,$(COVERAGE)),--hw-coverage $(COUNTS))
-PYTEST := $(BIN)/python -m pytest -n 2 --hypothesis-profile=ci
+# Each process begins with half of the tests, so that tests of one file share compiled networks and references.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile=ci
 
 # The prover, like any make further down, would take this one's job server and overrides for its own.
 unexport MAKEFLAGS MFLAGS MAKELEVEL

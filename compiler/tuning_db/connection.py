@@ -111,6 +111,10 @@ VIOLATIONS = _entries(
 )
 
 
+#: Tables that databases of earlier versions lack.
+_LATER_TABLES = (MACROS, MODELS, POLICIES, VIOLATIONS)
+
+
 def key_conditions(table: sa.Table) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that select a key's entries; the fields of the key are query parameters."""
     return [table.c[name] == sa.bindparam(name) for name in ("subgraph", "profile", "options")]
@@ -527,7 +531,7 @@ def _make_tables(engine: sa.Engine) -> None:
 
 
 def _need_tables(engine: sa.Engine) -> None:
-    if not _tables_exist(engine, METADATA.tables.keys() - {MACROS.name, MODELS.name, POLICIES.name}):
+    if not _tables_exist(engine, METADATA.tables.keys() - {each.name for each in _LATER_TABLES}):
         raise InputError(
             f"the database {title(engine)} contains no measurements: it lacks this program's tables"
         )

@@ -131,6 +131,19 @@ def test_invalid_version(tmp_path, value):
             TuningDatabase(f"sqlite:///{path}")
 
 
+@pytest.mark.parametrize("table", connection._LATER_TABLES, ids=lambda table: table.name)
+def test_databases_of_earlier_versions_are_read(tmp_path, table):
+    path = tmp_path / "profile.db"
+    with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
+        database.put_best(random_entries.entry(key()))
+    with closing(sqlite3.connect(path)) as raw, raw:
+        raw.execute(f"DROP TABLE {table.name}")
+    with TuningDatabase(f"sqlite:///{path}", secret=SECRET, read_only=True) as database:
+        assert database.best(key()) is not None
+        assert database.violation("x") is None and database.policies("x") == []
+        assert database.macros([key()]) == [] and database.summary()
+
+
 def test_tables_of_other_programs_are_preserved(tmp_path):
     path = tmp_path / "profile.db"
     with closing(sqlite3.connect(path)) as connection, connection:
