@@ -315,7 +315,7 @@ class _TiledWeights:
         changed: dict[int, list[Command]] = {
             id(load): [] for tile, load in self.loads.items() if tile not in used
         }
-        if places is None:
+        if places is None or not used:
             return changed, {}
         sources = {tile: self._source(BufferRef(*tile)) for tile in self.loads if tile in used}
         contents: list[NDArray[np.uint8]] = []

@@ -55,9 +55,10 @@ STABLE = {
     "Dtype": "I8 U8 I16 I32",
     "DynamicLayer": "name nodes ops x y shapes macs batch makes",
     "ElementwiseLayer": "name nodes ops x y shapes macs batch other spread stream src stage fields table drain "
-    "factor groups rows together row_multiplier",
+    "factor groups rows together row_multiplier extreme",
     "Execution": "key when cycles utilization where load_bytes store_bytes conflicts reuse energy_uj bound network "
     "macro",
+    "Extreme": "greatest scaling",
     "Floor": "macs bytes skipped",
     "GraphState": "input output initial",
     "Guard": "compare selector value",
@@ -104,7 +105,7 @@ STABLE = {
     "OutputReport": "name max_abs sqnr_db top1 quantized values left_out",
     "PReluLayer": (
         "name nodes ops x y shapes macs batch other spread stream src stage fields table drain factor "
-        "groups rows together row_multiplier slopes slope_dtype x_zp slope_zp y_zp positive negative rounding clip"
+        "groups rows together row_multiplier extreme slopes slope_dtype x_zp slope_zp y_zp positive negative rounding clip"
     ),
     "Phase": "conv offset block",
     "Point": "shape ops",
