@@ -44,7 +44,7 @@ STABLE = {
     "Compare": "ALWAYS EQ NE LT GE LTU GEU",
     "ConvLayer": (
         "name nodes ops x y shapes macs batch weights drain strides pads dilations groups x_zp w_zp outputs_per_group "
-        "factors correction"
+        "factors correction planes"
     ),
     "ConvTransposeLayer": "name nodes ops x y shapes macs batch phases strides merged blocks",
     "Copy": "source walk rescale fill",
