@@ -105,7 +105,8 @@ STABLE = {
     "OutputReport": "name max_abs sqnr_db top1 quantized values left_out",
     "PReluLayer": (
         "name nodes ops x y shapes macs batch other spread stream src stage fields table drain factor "
-        "groups rows together row_multiplier extreme slopes slope_dtype x_zp slope_zp y_zp positive negative rounding clip"
+        "groups rows together row_multiplier extreme slopes slope_dtype x_zp slope_zp y_zp positive negative rounding "
+        "clip"
     ),
     "Phase": "conv offset block",
     "Point": "shape ops",
