@@ -876,7 +876,7 @@ def moments_of_samples(graph: Graph, node: Node, values: Sequence[Mapping[str, N
     graph : Graph
         The graph of the node.
     node : Node
-        The product.
+        The product with constant weights.
     values : list of dict
         Values of all tensors for some samples.
 

@@ -133,7 +133,7 @@ def factor_errors(
     Parameters
     ----------
     found : BlockFactors
-        The factors.
+        The factors of all blocks.
     scales : (outputs, blocks) float array
         Exact scale of each block.
     block : int

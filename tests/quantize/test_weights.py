@@ -168,7 +168,7 @@ def test_factors_are_the_nearest_with_which_sums_fit(bits, rng) -> None:
 
 @pytest.mark.parametrize("low", [-128, 0], ids=["symmetric", "not negative"])
 def test_errors_of_factors_are_those_of_random_activations(low: int, rng: np.random.Generator) -> None:
-    """Of independent activations of the full range, and of zeros except in the blocks with the largest errors."""
+    """Activations are independent and of the full range, or zeros except in the blocks with the largest errors."""
     values = rng.integers(-8, 8, (6, 128))
     scales = np.exp(rng.normal(0, 2, (6, 4)))
     found = block_factors(values, scales, 32)
