@@ -326,7 +326,8 @@ def test_digits_lose_no_accuracy_with_few_bits() -> None:
     samples = {graph.inputs[0]: train.images[:200]}
     budget = AccuracyBudget(worse=0, labels=train.labels[:200].tolist())
     made, report = fit_bits(graph, samples, budget, rounding="onnxruntime")
-    assert report.worse == report.changed == 0 and report.held_out and report.mean_bits < 3.25
+    # 3.10; 2.44 if the budget were judged on the samples to which the weights are fitted.
+    assert report.worse == report.changed == 0 and report.held_out and report.mean_bits < 3.11
 
     def right(each: Graph, data: Digits) -> int:
         found = [
