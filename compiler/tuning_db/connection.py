@@ -8,7 +8,6 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import closing
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -152,15 +151,11 @@ class SealedRows:
     def __init__(self, engine: Engine, secret: bytes | None):
         self.engine, self.secret = engine, secret
         self._writer = engine.execution_options(writes=True)
-
-    @cached_property
-    def has_macros(self) -> bool:
-        """True unless the database is opened for reading and is older than the table of macro-instructions."""
-        return self.has(MACROS)
+        self._tables = frozenset(self.work(lambda connection: sa.inspect(connection).get_table_names()))
 
     def has(self, table: Table) -> bool:
         """Return True if the database contains a table: one that is opened for reading may be of an earlier version."""
-        return self.work(lambda connection: sa.inspect(connection).has_table(table.name))
+        return table.name in self._tables
 
     def work(self, work: Callable[[Connection], T]) -> T:
         """Run a read transaction and return its result; raise WorkError if the database fails."""

@@ -94,7 +94,7 @@ def summary(rows: SealedRows, connection: Connection) -> DatabaseSummary:
         profiles=count(PROFILES),
         trials=count(TRIALS),
         programs=count(PROGRAMS),
-        macros=count(MACROS) if rows.has_macros else 0,
+        macros=count(MACROS) if rows.has(MACROS) else 0,
         executions=count(EXECUTIONS),
         searched=tuple(_searched(rows, connection)),
     )

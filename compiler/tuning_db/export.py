@@ -63,7 +63,7 @@ def export(
         with path.open("wb") as file:
             file.write(written({"schema_version": VERSION, "format": FORMAT}) + b"\n")
             for kind, (table, *_) in _KINDS.items():
-                if (table is MACROS and not rows.has_macros) or (macros and table not in (PROFILES, MACROS)):
+                if (table is MACROS and not rows.has(MACROS)) or (macros and table not in (PROFILES, MACROS)):
                     continue
                 query = many(table).order_by(table.c.id)
                 chosen = _macro(macros) if macros and table is MACROS else parsed
@@ -114,7 +114,7 @@ def merge(rows: SealedRows, other: SealedRows) -> int:
     """
     count = 0
     for table, read, values, columns in _KINDS.values():
-        if table is MACROS and not other.has_macros:
+        if table is MACROS and not other.has(MACROS):
             continue
         last = 0
         while chunk := other.work(partial(other.sealed, table=table, after=last, limit=_BATCH_SIZE)):

@@ -395,7 +395,7 @@ def with_keys(
     foreign : bool
         False for those that this user measured, True for those of others, which must be measured before use.
     """
-    if not rows.has_macros:
+    if not rows.has(MACROS):
         return []
     pairs = {(key.profile, key.options) for key in keys}
     subgraphs = sorted({key.subgraph for key in keys})
@@ -414,7 +414,7 @@ def with_keys(
 
 def everything(rows: SealedRows) -> list[tuple[MacroInstruction, bool]]:
     """Return all macro-instructions, each with a flag that is True if this user measured it."""
-    if not rows.has_macros:
+    if not rows.has(MACROS):
         return []
     query = many(MACROS).order_by(MACROS.c.id)
     return rows.work(lambda connection: list(rows.read(connection, MACROS, query, read_bytes)))
