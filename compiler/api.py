@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache as memoized
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from compiler.options import (
 from compiler.profile.measurement import HardwareProfile
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.size_variants import check_sizes
-from compiler.runtime.stages import Origin
+from compiler.runtime.stages import Origin, ProgramSource
 from compiler.schedule.schedule import Schedule
 from compiler.util import checks
 from cosim.checks import throttle as checked_throttle
@@ -62,7 +63,7 @@ def compile(
     target: str | MlaConfig = DEFAULT_TARGET,
     *,
     rounding: str | None = None,
-    schedule: Schedule | None = None,
+    schedule: Schedule | Mapping[int, Schedule] | None = None,
     strict: bool = False,
     calibration: "Calibration | None" = None,
     example: Any = None,
@@ -104,8 +105,9 @@ def compile(
         Kernels whose rounding to reproduce: "reference" (LiteRT's reference kernels), "xnnpack" (LiteRT's default
         kernels) or "onnxruntime". None: onnxruntime for ONNX files and PyTorch modules, otherwise the reference
         kernels.
-    schedule : Schedule or None
-        Schedule to use; None: the compiler chooses one by estimated cycles.
+    schedule : Schedule, dict or None
+        Schedule to use; with `batches`, a dict with the schedules of some of the sizes. None: the compiler chooses one
+        by estimated cycles, as it does for the other sizes.
     strict : bool
         True to reject a model with operators that must run on the host, except for conversions between float and
         integers at the model boundary (docs/compiler.md).
@@ -230,7 +232,10 @@ def compile(
         source.store = source.store or ContentStore()
     options = CompileOptions(
         rounding=_rounding(source, rounding),
-        schedule=schedule,
+        schedule=schedule if isinstance(schedule, Schedule) else None,
+        batch_schedules=tuple(sorted(schedule.items(), key=itemgetter(0)))
+        if isinstance(schedule, Mapping)
+        else (),
         strict=strict,
         calibration=calibration,
         seed=seed,
@@ -260,8 +265,9 @@ def compile(
 
         log_warnings(network.name, network.quantization, seed)
         _log.info("%s", network.quantization)
-    if schedule is None and not dispatches and record is None:
-        network = _best_known(network, source, config, options, store, database)
+    if schedule is None and record is None and source.lengths is None and not cascades:
+        known = _best_known_sizes if batches else _best_known
+        network = known(network, source, config, options, store, database)
     return replace(network, compile_seconds=time.monotonic() - started)
 
 
@@ -316,8 +322,12 @@ def _best_known(
     options: CompileOptions,
     store: ContentStore | None,
     database: "TuningDatabase | str | Path | bool",
+    *,
+    texts: bool = True,
 ) -> CompiledNetwork:
     """Return the network with the best known schedule that compiles and is safe; `static` if there is none.
+
+    Programs with guards are made of the schedule alone: they have no program texts.
 
     Parameters
     ----------
@@ -327,9 +337,12 @@ def _best_known(
         Model, machine and options of the network, and the cache of compiled networks, if any.
     database : TuningDatabase, str, Path or bool
         As for `compile`.
+    texts : bool
+        False to use no program texts.
     """
     if database is False or not static.infos or static.graph is None:
         return static
+    guarded = options.skip is not None or bool(options.reuse)
     from compiler.tuning_db.connection import default_database  # takes long to load
     from compiler.tuning_db.known_schedules import known_schedules
 
@@ -351,7 +364,9 @@ def _best_known(
         return static
     accepted = _Acceptance(static, source, conditions, options, store)
     for candidate in found:
-        each: KnownSchedule | None = candidate
+        each: KnownSchedule | None = candidate if texts and not guarded else candidate.without_texts
+        if each.schedule == static.schedule and not each.templates:
+            continue
         while each is not None:
             network = None
             try:
@@ -362,13 +377,60 @@ def _best_known(
             except InputError as error:
                 _log.info("a schedule from the database is not used: %s", error)
                 each = (
-                    each.fitting(static.schedule, accepted.compiles)
+                    (None if guarded else each.fitting(static.schedule, accepted.compiles))
                     if network is None
                     else _without_refused(each, network, str(error))
                 )
             else:
-                return replace(network, sources=each.sources_with(applied))
+                sources = each.sources_with(applied)
+                if guarded:  # schedules that differ only in what is the same in all programs with guards
+                    own, layers = static.schedule.layers, network.schedule.layers
+                    sources = tuple(
+                        ProgramSource(each.layer, each.subgraph)
+                        if layers[each.layer] == own.get(each.layer)
+                        else each
+                        for each in sources
+                    )
+                return replace(network, sources=sources)
     return static
+
+
+def _best_known_sizes(
+    static: CompiledNetwork,
+    source: ModelSource,
+    config: MlaConfig,
+    options: CompileOptions,
+    store: ContentStore | None,
+    database: "TuningDatabase | str | Path | bool",
+) -> CompiledNetwork:
+    """Return a network for several batch sizes in which each has its best known schedule.
+
+    The result is `static` if no schedule is known, or if the programs do not fit the instruction store together.
+    Parameters are those of `_best_known`.
+    """
+    from compiler.tuning_db.connection import default_database  # takes long to load
+
+    given = default_database() if database is True else database or None
+    if given is None or (isinstance(given, Path) and not given.exists()):
+        return static
+    found: dict[int, CompiledNetwork] = {}
+    for size in options.batches:
+        alone = replace(options, batches=(), batch=size)
+        network = _build(source, config, alone, store)
+        best = _best_known(network, source, config, alone, store, database, texts=False)
+        if best is not network:
+            found[size] = best
+    if not found:
+        return static
+    schedules = tuple((size, network.schedule) for size, network in found.items())
+    try:
+        made = _build(source, config, replace(options, batch_schedules=schedules), store)
+        _check_safe(made, store)
+    except InputError as error:
+        _log.info("schedules from the database are not used: %s", error)
+        return static
+    largest = found.get(options.batches[-1])
+    return replace(made, sources=largest.sources if largest else ())
 
 
 def _without_refused(known: "KnownSchedule", network: CompiledNetwork, reason: str) -> "KnownSchedule | None":
@@ -528,7 +590,7 @@ def _check_dispatch(
     config: MlaConfig,
     batch: int,
     batches: tuple[int, ...],
-    schedule: Schedule | None,
+    schedule: Schedule | Mapping[int, Schedule] | None,
     skip: Any,
     reuse: Any,
     *,
@@ -536,26 +598,46 @@ def _check_dispatch(
 ) -> None:
     """Raise InputError if an option of dynamic dispatch is invalid or conflicts with another option."""
     checks.of_type("skip", skip, (str, type(None)), "the name of a tensor, or None")
-    if skip is not None and (batches or schedule is not None):
-        raise InputError(f"skip cannot be combined with {'batches' if batches else 'a schedule'}")
     if not isinstance(reuse, bool) and reuse != REGIONS:
         raise InputError(f"reuse must be True, False or {REGIONS!r}, not {shown(reuse)}")
-    other = "batches" if batches else "skip" if skip is not None else "a schedule" if schedule else ""
+    if skip is not None and batches:
+        raise InputError("skip cannot be combined with batches")
+    other = "batches" if batches else "skip" if skip is not None else ""
     if reuse and other:
         raise InputError(f"reuse cannot be combined with {other}")
-    other = other or ("reuse" if reuse else f"batch {batch}" if batch != 1 else "")
+    other = other or (
+        "reuse" if reuse else "a schedule" if schedule else f"batch {batch}" if batch != 1 else ""
+    )
     if cascades and other:
         raise InputError(f"accuracy_budget: a share of requests cannot be combined with {other}")
     if batches and batch != 1:
         raise InputError(f"batch must be omitted if batches is given, not {batch}")
-    if batches and schedule is not None:
-        raise InputError("a schedule cannot be combined with batches: it is for one batch size")
     check_sizes(config, batches)
+    if schedule is None:
+        return
+    if batches:
+        if isinstance(schedule, Schedule):
+            raise InputError("schedule: with batches, it must be a dict with a schedule for each size")
+        for size in schedule:
+            if size not in batches:
+                sizes = ", ".join(map(str, batches))
+                raise InputError(f"schedule: there is no batch size {shown(size)}, only {sizes}")
+    elif not isinstance(schedule, Schedule):
+        raise InputError("schedule: a dict of schedules for batch sizes needs batches")
+    given = schedule.values() if isinstance(schedule, Mapping) else [schedule]
+    if (batches or skip is not None or reuse) and any(each.programs for each in given):
+        option = "batches" if batches else "reuse" if reuse else "skip"
+        raise InputError(
+            f"schedule: program texts cannot be combined with {option}, which makes other programs"
+        )
 
 
 def _check_types(schedule: Any, dram: Any, strict: Any, cache: Any, record: Any) -> None:
     """Check the types of the arguments of `compile`."""
-    checks.of_type("schedule", schedule, (Schedule, type(None)), "a Schedule or None")
+    kinds = (Schedule, Mapping, type(None))
+    checks.of_type("schedule", schedule, kinds, "a Schedule, a dict of them by batch size, or None")
+    for each in schedule.values() if isinstance(schedule, Mapping) else ():
+        checks.of_type("schedule", each, Schedule, "a Schedule for each batch size")
     checks.of_type("dram", dram, DramTiming, "a DramTiming")
     latency, rate = dram.latency, dram.bytes_per_cycle
     checks.integer("latency of dram", latency, 1)

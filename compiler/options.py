@@ -390,6 +390,7 @@ REGIONS = "regions"
     "accuracy_budget",
     "reuse",
     "lengths",
+    "batch_schedules",
     added=(
         "fuse",
         "enable",
@@ -401,6 +402,7 @@ REGIONS = "regions"
         "accuracy_budget",
         "reuse",
         "lengths",
+        "batch_schedules",
     ),
 )
 @dataclass(frozen=True, kw_only=True)
@@ -418,9 +420,11 @@ class CompileOptions:
     unroll : tuple of (str, int)
         Names of loops and the factors by which they are unrolled, as `unroll_factors` returns them.
     single : bool
-        True to compile each stage to one program, for dispatch by guards; ignored if a schedule is given.
+        True to compile each stage to one program, for dispatch by guards, whatever the schedule says.
     lengths : LengthRange or None
         Lengths given by the parameter `sizes` of `compile`; the model has the longest of them.
+    batch_schedules : tuple of (int, Schedule)
+        Schedules of some of the sizes in `batches`.
 
     Examples
     --------
@@ -457,6 +461,7 @@ class CompileOptions:
     accuracy_budget: AccuracyBudget | None = None
     reuse: bool | str = False
     lengths: LengthRange | None = None
+    batch_schedules: tuple[tuple[int, Schedule], ...] = ()
 
     def __post_init__(self) -> None:
         if self.rounding not in ROUNDINGS:

@@ -739,7 +739,7 @@ class _Compilation:
             inputs=tuple(graph.tensors[n] for n in graph.sample_inputs),
             outputs=tuple(graph.tensors[n] for n in graph.sample_outputs),
             stages=stages,
-            schedule=self.given or Schedule(self.fusions, self.schedules),
+            schedule=self._schedule,
             host=compiler.host,
             rounding=self.options.rounding,
             floor=network_floor(self.traffic),
@@ -752,6 +752,13 @@ class _Compilation:
                 NetworkState(graph.tensors[state.input], graph.tensors[state.output], state.initial)
                 for state in graph.states
             ),
+        )
+
+    @property
+    def _schedule(self) -> Schedule:
+        """Schedule of all stages that have been compiled."""
+        return (
+            self.given if self.given and not self.options.single else Schedule(self.fusions, self.schedules)
         )
 
     def _stages(self, parts: Sequence[GraphPart], count: int, *, inside: bool) -> tuple[Stage, ...]:
@@ -795,7 +802,7 @@ class _Compilation:
         self, lowered: LoweredNetwork, layer_counts: tuple[int, int]
     ) -> tuple[Schedule, StageExecutable]:
         """Generate the code of a part under the given or the initial schedule; return that schedule and the code."""
-        offset, dram, codegen = self.options.offset, self.options.dram, self.compiler.codegen(lowered)
+        codegen = self.compiler.codegen(lowered)
         if self.given is None:
             return self._initial(lowered, layer_counts, self.seen)
         if codegen.reference is None:
@@ -803,9 +810,28 @@ class _Compilation:
                 self._initial(lowered, layer_counts, [])
             except InputError:
                 codegen.keep({})
-        return self.given, generate(
-            self.config, lowered, self.given, layer_counts, offset, self.seen, codegen, dram
-        )
+        if not self.options.single:
+            return self.given, self._code(lowered, self.given, layer_counts, self.seen)
+        made: list[CommandStream] = []
+        schedule = single(self.given, lowered, self.compiler.skip)
+        executable = self._code(lowered, schedule, layer_counts, made)
+        if len(executable.parts) > 1:  # without compact weights, programs are shorter
+            schedule = schedule.unpacked()
+            executable = self._code(lowered, schedule, layer_counts, made)
+        check_single(self.compiler.graph.name, executable)
+        self.seen.append(made[-1])
+        return schedule, executable
+
+    def _code(
+        self,
+        lowered: LoweredNetwork,
+        schedule: Schedule,
+        layer_counts: tuple[int, int],
+        seen: list[CommandStream],
+    ) -> StageExecutable:
+        """Generate the code of a part under a schedule, which must be legal."""
+        offset, dram, codegen = self.options.offset, self.options.dram, self.compiler.codegen(lowered)
+        return generate(self.config, lowered, schedule, layer_counts, offset, seen, codegen, dram)
 
     def _initial(
         self, lowered: LoweredNetwork, layer_counts: tuple[int, int], seen: list[CommandStream]

@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from compiler.online_tuning.observers import ServingHistory
     from compiler.online_tuning.search_worker import SearchJob
     from compiler.online_tuning.serve import Audits, Change
+    from compiler.options import CompileOptions
     from compiler.runtime.compiled import CompiledNetwork
     from compiler.serving.power import PowerGovernor, PowerLimits
 
@@ -250,6 +252,7 @@ def run(args: argparse.Namespace) -> int:
         _power_limits(args),
         None if arrivals is None else args.clock or _CLOCK_MHZ,
         audits,
+        _guarded(args) if job else None,
     )
     requests = requests_of(args, network)
     if arrivals is not None:
@@ -316,8 +319,8 @@ def _check(args: argparse.Namespace) -> None:
         "--skip": args.skip is not None,
     }
     for option, there in given.items():
-        if there and (args.adapt or args.reuse):
-            raise InputError(f"{option} cannot be combined with {'--adapt' if args.adapt else '--reuse'}")
+        if there and args.reuse:
+            raise InputError(f"{option} cannot be combined with --reuse")
     power = next((name for name in ("power_cap", "deadline") if vars(args)[name] is not None), None)
     if power:
         power = f"--{power.replace('_', '-')}"
@@ -334,8 +337,8 @@ def _check(args: argparse.Namespace) -> None:
     timed = next((f"--{name}" for name in ("interval", "arrivals") if vars(args)[name] is not None), None)
     if share and (power or timed):
         raise InputError(f"{power or timed} cannot be combined with an --accuracy-budget in percent")
-    if timed and args.reuse:
-        raise InputError(f"--reuse cannot be combined with {timed}")
+    if args.batches and args.schedule:
+        raise InputError("--schedule cannot be combined with --batches: it is for one batch size")
     for name, value in args.size:
         if args.adapt and not isinstance(value, int):
             raise InputError(f"--size: several lengths of {name!r} cannot be combined with --adapt")
@@ -401,7 +404,7 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
     job = SearchJob(
         source.graph,
         load_target(args.target),
-        options,
+        replace(options, batches=()),  # the batch size to tune is chosen while serving
         args.method,
         seed=args.seed,
         db=writable_database(args),
@@ -410,7 +413,19 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
         targets=targets,
     )
     schedule = read_schedule(args.schedule) if args.schedule else None
+    if args.batches:  # the search finds the best known schedules of each size
+        args = argparse.Namespace(**vars(args) | {"no_db": True, "db": None})
     return compile_model(args, schedule, job.graph), job
+
+
+def _guarded(args: argparse.Namespace) -> "CompileOptions | None":
+    """Return the options of the network whose programs have guards; None if there is none."""
+    from compiler.cli.compile import source_of
+
+    if not (args.batches or args.reuse or args.skip is not None):
+        return None
+    _, options = source_of(args)
+    return options
 
 
 def _change(text: str) -> "Change":

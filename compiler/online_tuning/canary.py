@@ -1,7 +1,7 @@
 """Canary checks: the first requests of a new version decide whether it stays or is rolled back."""
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import numpy as np
@@ -10,7 +10,7 @@ from compiler.cost.roofline import bus_rate
 from compiler.online_tuning.change_detection import ChangeDetector
 from compiler.options import DramTiming
 from compiler.profile.measurement import Rejected, Result
-from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.compiled import CompiledNetwork, split_batch
 from compiler.schedule.schedule import Schedule
 from compiler.serving.request import RequestResult
 from compiler.serving.versions import Version
@@ -87,6 +87,30 @@ def reject_reason(found: Result) -> str | None:
     return None
 
 
+def tuned_part(result: RequestResult, batch: int) -> RequestResult | None:
+    """Return the result with the cycles of the programs that the search tunes; None if a request did not run them.
+
+    Parameters
+    ----------
+    result : RequestResult
+        Completed request.
+    batch : int
+        Batch size of the tuned programs. In a network with one batch size, other programs are those whose guards skip
+        work, and probes of tensors, which contain no layers.
+    """
+    network = result.version.network
+    if network.smaller:
+        variant = network.for_samples(result.batch_size)
+        return result if (variant.batch if variant else network.batch) == batch else None
+    if not network.alternatives.isdisjoint(macro.program for macro in result.macros):
+        return None
+    probes = {part.program.name for code in network.codes for part in code.parts if not part.layers}
+    macros = tuple(macro for macro in result.macros if macro.program not in probes)
+    if len(macros) == len(result.macros):
+        return result
+    return replace(result, macros=macros, cycles=sum(macro.cycles for macro in macros))
+
+
 def canary_failure(
     result: RequestResult,
     served: CanaryRequest,
@@ -105,7 +129,7 @@ def canary_failure(
     reference : CompiledNetwork
         Network that computes the expected outputs on the golden model.
     dram : DramTiming or None
-        Timing of the DRAM; None on a machine without a clock.
+        Timing of the DRAM; None on a machine without a clock, or if other programs than the tuned ones ran.
     """
     wrong = wrong_outputs(result, reference)
     if wrong is None and dram is not None:
@@ -115,13 +139,17 @@ def canary_failure(
 
 
 def wrong_outputs(result: RequestResult, reference: CompiledNetwork) -> str | None:
-    """Return a fault message if outputs or states differ from the reference on the golden model, else None."""
+    """Return a fault message if outputs or states differ from the reference on the golden model, else None.
+
+    Only the samples of a batch that are used are compared.
+    """
     outputs, states = reference.step(result.inputs, result.states)
-    for what, expected, found in (
-        ("outputs", outputs, result.outputs),
-        ("states", states, result.next_states),
+    expected, found = (split_batch(reference, each, result.batch_size) for each in (outputs, result.outputs))
+    for what, pairs in (
+        ("outputs", zip(expected, found, strict=True)),
+        ("states", [(states, result.next_states)]),
     ):
-        if not all(np.array_equal(found[name], array) for name, array in expected.items()):
+        if not all(np.array_equal(own[name], array) for right, own in pairs for name, array in right.items()):
             return f"the {what} of request {result.index} are wrong"
     return None
 
@@ -130,7 +158,9 @@ def below_roofline(result: RequestResult, dram: DramTiming) -> str | None:
     """Return a fault message if a request took fewer cycles than the roofline allows, else None."""
     network = result.version.network
     rate = bus_rate(network.config, dram.bytes_per_cycle)
-    floor = network.work(result.runs).cycles(network.config, rate)
+    variant = network.for_samples(result.batch_size)
+    work = variant.floor if variant else network.work(result.runs)
+    floor = work.cycles(network.config, rate)
     if result.cycles >= floor:
         return None
     return f"{result.cycles} cycles is below the lower bound of {floor} cycles"

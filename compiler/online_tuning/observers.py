@@ -153,6 +153,8 @@ _LOGGED = (
     "retrained",
     "policy",
     "no cascade",
+    "batch size",
+    "reuse",
 )
 
 _NAMES = tuple(f"cause_{cause}" for cause in CAUSES)

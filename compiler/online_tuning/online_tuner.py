@@ -3,14 +3,19 @@
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
-from compiler.online_tuning.canary import CANARY_REQUESTS, CanaryRequest, canary_failure, reject_reason
+from compiler.online_tuning.canary import (
+    CANARY_REQUESTS,
+    CanaryRequest,
+    canary_failure,
+    reject_reason,
+    tuned_part,
+)
 from compiler.online_tuning.change_detection import ChangeDetector, DetectedChange
 from compiler.online_tuning.dram_identification import read_loads
 from compiler.online_tuning.observers import TARGET_MET, LlmUsage, ServingEvents
 from compiler.online_tuning.search_process import LostError, SearchClient
 from compiler.online_tuning.search_worker import Begin, Changed, SearchFinding, Withdrawn
 from compiler.options import DramTiming
-from compiler.pipeline import ModelCompiler
 from compiler.profile.counters import ByTag, growth
 from compiler.profile.measurement import Measurement
 from compiler.runtime.compiled import CompiledNetwork
@@ -40,8 +45,8 @@ class OnlineTuner:
     ----------
     server : Server
         Server that already runs the first version.
-    prepared : callable
-        Returns the compiler of the model for a given DRAM timing.
+    compiled : callable
+        Returns the network that is served under a schedule, for a given DRAM timing.
     reference : CompiledNetwork
         Network that computes the expected outputs on the golden model.
     search : SearchClient
@@ -56,6 +61,12 @@ class OnlineTuner:
     targets : Targets
         Targets of the served version, with its cycles as the serving chip counts them; once they are met, no more
         candidates are tried until the conditions change.
+    schedule : Schedule or None
+        Schedule of the tuned programs of the first version; None: that of the network.
+    batch : int or None
+        Batch size of the tuned programs; None: that of the network.
+    accepted : callable
+        Called with each accepted schedule.
 
     Attributes
     ----------
@@ -66,18 +77,22 @@ class OnlineTuner:
     def __init__(
         self,
         server: Server,
-        prepared: Callable[[DramTiming], ModelCompiler],
+        compiled: Callable[[DramTiming, Schedule], CompiledNetwork],
         reference: CompiledNetwork,
         search: SearchClient,
         events: ServingEvents,
         dram: DramTiming,
         trials_per_request: int | None = None,
         targets: Targets = NO_TARGETS,
+        schedule: Schedule | None = None,
+        batch: int | None = None,
+        accepted: Callable[[Schedule], None] = lambda _schedule: None,
     ):
-        self.server, self.prepared, self.reference = server, prepared, reference
+        self.server, self.compiled, self.reference = server, compiled, reference
+        self.batch, self.accepted = reference.batch if batch is None else batch, accepted
         self.search, self.events, self.dram = search, events, dram
         self.trials_per_request, self.targets, self.target_met = trials_per_request, targets, False
-        self.served = CanaryRequest(server.current, server.current.network.schedule, None)
+        self.served = CanaryRequest(server.current, schedule or server.current.network.schedule, None)
         self._before: CanaryRequest | None = None  # the version that the canary replaced
         self._best: SearchFinding | None = None
         self._known: dict[DramTiming, SearchFinding] = {}
@@ -92,6 +107,11 @@ class OnlineTuner:
         self._changes = 0  # changes of DRAM timing that are being identified
         server.rejects, server.trapped = self._rejects, self._trapped
         self.search.submit(Begin(dram, self.served.schedule))
+
+    @property
+    def idle(self) -> bool:
+        """True if no version is on probation or waits to be dropped, and no DRAM timing is being identified."""
+        return not (self._before or self._changes or self._sampling or self._retired)
 
     def tick(self) -> None:
         """Process findings, deploy the best candidate, and submit more trials; called between requests."""
@@ -196,7 +216,7 @@ class OnlineTuner:
         server, resident_programs = self.server, self.server.queue.resident_programs
         loads, cycles = resident_programs.loads, resident_programs.load_cycles
         try:
-            network = self.prepared(self.dram).network(finding.schedule)
+            network = self.compiled(self.dram, finding.schedule)
             version, resident = server.add(network)
         except InputError as error:
             self._reject(finding, str(error))
@@ -231,12 +251,13 @@ class OnlineTuner:
         if result.version is not served.version:
             self._watch_replaced(result)
             return False
-        served.record(result)
+        tuned = tuned_part(result, self.batch)
+        if tuned is not None:
+            served.record(tuned)
         if self._before is not None:
-            change = served.drift.add(result)
-            fault, wrong = canary_failure(
-                result, served, self._before, self.reference, self.dram if self.server.clocked else None
-            )
+            change = None if tuned is None else served.drift.add(tuned)
+            dram = self.dram if self.server.clocked and tuned is not None else None
+            fault, wrong = canary_failure(tuned or result, served, self._before, self.reference, dram)
             if fault:
                 self._roll_back(fault, result.index)
                 if not wrong:  # only slow, which may be due to the conditions
@@ -245,8 +266,8 @@ class OnlineTuner:
             if served.count >= CANARY_REQUESTS:
                 self._accept(result.index)
                 self._notice(change, result)
-        elif self.server.clocked:
-            self._watch(result)
+        elif self.server.clocked and tuned is not None:
+            self._watch(tuned)
         return False
 
     def _watch_replaced(self, result: RequestResult) -> None:
@@ -254,7 +275,8 @@ class OnlineTuner:
         before = self._before
         if before is None or result.version is not before.version or not self.server.clocked:
             return
-        change = before.drift.add(result)
+        tuned = tuned_part(result, self.batch)
+        change = None if tuned is None else before.drift.add(tuned)
         if change is not None:
             self._roll_back("the cycles of the replaced version have changed", result.index)
             self._notice(change, result)
@@ -270,6 +292,7 @@ class OnlineTuner:
         if isinstance(self._candidate.result, Measurement):
             self._measurement = self._candidate.result
         self._before = None
+        self.accepted(self.served.schedule)
 
     def _roll_back(self, reason: str, request: int) -> None:
         assert self._before is not None

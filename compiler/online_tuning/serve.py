@@ -2,10 +2,12 @@
 
 import json
 import time
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 
 from compiler.cache.content_store import ContentStore
@@ -23,11 +25,12 @@ from compiler.online_tuning.online_tuner import OnlineTuner
 from compiler.online_tuning.sampling_profiler import SamplingProfiler
 from compiler.online_tuning.search_process import SearchProcess
 from compiler.online_tuning.search_worker import SearchJob
-from compiler.options import DramTiming
-from compiler.pipeline import ModelCompiler
+from compiler.options import CompileOptions, DramTiming
+from compiler.pipeline import ModelCompiler, build
 from compiler.quantize.report import CascadeReport
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session, dram_bytes
+from compiler.schedule.schedule import Schedule
 from compiler.serving.audit import AuditedServer, LossBound
 from compiler.serving.power import (
     STATES,
@@ -39,12 +42,13 @@ from compiler.serving.power import (
     throttled,
     zero_inputs,
 )
-from compiler.serving.request import Request, RequestSource
+from compiler.serving.request import Request, RequestResult, RequestSource
 from compiler.serving.reuse import ReusingServer
 from compiler.serving.server import (
     VERSIONS,
     DynamicBatcher,
     InterruptHandler,
+    RequestServer,
     Server,
     TimedServer,
     interruptible,
@@ -132,6 +136,8 @@ class Serving:
         Cache of safety proofs.
     reusing : CompiledNetwork or None
         The network compiled with `reuse`, for requests whose inputs repeat.
+    guarded : CompileOptions or None
+        Options of the network whose programs have guards, if it is to be tuned: `network`, or `reusing` if given.
     power : PowerLimits or None
         Limits of power and time; None if power is not managed.
     clock : float or None
@@ -153,6 +159,7 @@ class Serving:
     power: PowerLimits | None = None
     clock: float | None = None
     audits: Audits | None = None
+    guarded: CompileOptions | None = None
 
 
 def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) -> Device:
@@ -168,7 +175,7 @@ def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) 
     network = serving.network
     size = serving_bytes(network, serving.max_in_flight, 2 * VERSIONS if serving.job else 1)
     for more in (serving.reusing, serving.audits and serving.audits.cascade):
-        size += version_bytes(more) if more is not None else 0
+        size += (3 if serving.job else 1) * version_bytes(more) if more is not None else 0
     if device == "golden":
         return GoldenDevice(network.config, size)
     return _rtl(network.config, size, serving.dram, waves=waves)
@@ -255,6 +262,7 @@ class _Run:
         self.serving, self.device, self.listeners, self.governor = serving, device, listeners, governor
         self.server = Server(device, serving.network, serving.max_in_flight, serving.proofs)
         self.events = ServingEvents(self._event)
+        self.requests: Server | RequestServer = self.server
         self.requests = self._submitter()
         clocked, db = self.server.clocked, serving.job.db if serving.job else None
         self.profiler = SamplingProfiler(self.server.driver) if (serving.profile or db) and clocked else None
@@ -262,22 +270,23 @@ class _Run:
         if self.execution_log:
             stack.callback(self.execution_log.close)
         self.windows = VersionStats(self.server, self._window) if clocked else None
-        self.adapter = self._adapter(serving.job, stack) if serving.job else None
+        self.tuning = _Tuning(self, serving.job, stack) if serving.job else None
 
-    def _submitter(
-        self,
-    ) -> Server | DynamicBatcher | ReusingServer | AuditedServer | PowerManagedServer | TimedServer:
+    def _submitter(self) -> Server | RequestServer:
         """Return the object that receives the requests."""
         if self.governor is not None:
             return PowerManagedServer(self.server, self.governor, self.serving.dram)
+        self.reusing: ReusingServer | None = None
         if self.serving.reusing is not None:
             version, _ = self.server.add(self.serving.reusing)
-            return ReusingServer(self.server, version)
+            self.reusing = ReusingServer(self.server, version)
         if self.serving.audits is not None:
             return self._audited(self.serving.audits)
         if self.serving.clock is not None:
-            return TimedServer(self.server, self.serving.clock)
-        return DynamicBatcher(self.server) if self.serving.network.batch > 1 else self.server
+            return TimedServer(self.server, self.serving.clock, self.reusing)
+        return self.reusing or (
+            DynamicBatcher(self.server) if self.serving.network.batch > 1 else self.server
+        )
 
     def _audited(self, audits: Audits) -> AuditedServer:
         """Return the object that submits requests to a cascade, or computes all exactly and reports why."""
@@ -370,10 +379,10 @@ class _Run:
             self.requests.submit(request)
         self._results(wait=False)
         dram = self.serving.dram
-        if self.adapter:
-            dram = self.adapter.dram
+        if self.tuning:
+            dram = self.tuning.dram
             if number >= self.serving.adapt_from:
-                self.adapter.tick()
+                self.tuning.tick()
         now = server.current.network, server.current.number, server.completed, dram
         if self.profiler:
             self.profiler.sample(*now)
@@ -383,12 +392,16 @@ class _Run:
     def _results(self, *, wait: bool) -> None:
         results = self.requests.results(wait=wait)
         for result in results:
+            if self.tuning:
+                self.tuning.note(result)
             for listener in self.listeners:
                 listener.result(result)
         if results and self.windows:
             self.windows.sample(results[-1])
 
     def _event(self, document: Document) -> None:
+        if isinstance(self.requests, (DynamicBatcher, TimedServer)) and "request" in document:
+            document["request"] = self.requests.first_request(document["request"])
         for listener in self.listeners:
             listener.event(document)
 
@@ -396,34 +409,16 @@ class _Run:
         for listener in self.listeners:
             listener.window(window)
 
-    def _adapter(self, job: SearchJob, stack: ExitStack) -> OnlineTuner:
-        @cache
-        def prepared(dram: DramTiming) -> ModelCompiler:
-            return ModelCompiler(job.graph, job.config, replace(job.options, dram=dram))
-
-        serving = self.serving
-        search = stack.enter_context(SearchProcess(job))
-        return OnlineTuner(
-            self.server,
-            prepared,
-            serving.network,
-            search,
-            self.events,
-            serving.dram,
-            serving.trials_per_request,
-            job.targets,
-        )
-
     def _end(self) -> None:
         """Report the language-model usage and the audits, retrain the cost model, and write the profile."""
-        if self.adapter:
-            self.adapter.llm_usage.end(self.server.submitted)
+        if self.tuning:
+            self.tuning.end()
         if isinstance(self.requests, AuditedServer):
             count, reason = self.requests.submitted, self.requests.summary()
             self.events.note("audit", request=count, reason=reason, audit=self.requests.document())
         job = self.serving.job
-        if self.adapter and self.execution_log and job:
-            prepared = self.adapter.prepared(self.adapter.dram)
+        if self.tuning and self.execution_log and job:
+            prepared = self.tuning.prepared(self.tuning.dram)
             self.execution_log.retrain(
                 prepared, str(job.goal), job.seed, self.server.submitted, policy=job.learns_policy
             )
@@ -433,3 +428,161 @@ class _Run:
             document = self.profiler.document() if self.profiler else {"bottlenecks": [], "layers": []}
             text = json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2)
             self.serving.profile.write_text(text + "\n")
+
+
+#: Number of results from which the batch size that is tuned first is chosen, and from which the next ones are.
+_FIRST_RESULTS, _RECENT_RESULTS = 8, 64
+
+
+class _Tuning:
+    """Tuning of the programs that a server uses most.
+
+    Parameters
+    ----------
+    run : _Run
+        Serving run.
+    job : SearchJob
+        Settings of the search; its batch size is replaced by those that are tuned.
+    stack : ExitStack
+        Receives the end of the search.
+
+    Notes
+    -----
+    In a network with several batch sizes, the programs of one size are tuned at a time: of the one that has taken most
+    of the recent cycles. If the served network has guards, or another version has, each accepted schedule is used in
+    the programs with guards, too.
+    """
+
+    def __init__(self, run: "_Run", job: SearchJob, stack: ExitStack):
+        self.run, self.job, self.stack = run, job, stack
+        self.tuner: OnlineTuner | None = None
+        self.batch = job.options.batch
+        self._compilers = cache(self._compiler)
+        self._accepted_last: Schedule | None = None  # not used in the version that reuses results yet
+        guarded = run.serving.guarded
+        self._schedules = dict(guarded.batch_schedules) if guarded else {}  # and accepted ones, by batch size
+        self._search: SearchProcess | None = None
+        self._recent: deque[tuple[int, float]] = deque(maxlen=_RECENT_RESULTS)
+        stack.callback(self._close)
+        if not self._sizes:
+            self._begin(self.batch)
+
+    @property
+    def dram(self) -> DramTiming:
+        """Assumed timing of the DRAM."""
+        return self.tuner.dram if self.tuner else self.run.serving.dram
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        """Batch sizes to choose from; empty if there is only one."""
+        guarded = self.run.serving.guarded
+        return guarded.batches if guarded else ()
+
+    def tick(self) -> None:
+        """Let the tuner act, after it has been set to the batch size that is used most."""
+        if self._sizes and len(self._recent) >= (_RECENT_RESULTS if self.tuner else _FIRST_RESULTS):
+            most = self._most_used()
+            if self.tuner is None or (most != self.batch and self.tuner.idle):
+                self._begin(most)
+        if self.tuner:
+            self.tuner.tick()
+        if self._accepted_last is not None:
+            schedule, self._accepted_last = self._accepted_last, None
+            self._reuse_with(schedule)
+
+    def note(self, result: RequestResult) -> None:
+        """Note the batch size whose programs a request ran."""
+        if self._sizes:
+            network = result.version.network
+            variant = network.for_samples(result.batch_size)
+            size = variant.batch if variant else network.batch
+            self._recent.append((size, result.cycles / result.batch_size))
+
+    def end(self) -> None:
+        """Report the use of the language model."""
+        if self.tuner:
+            self.tuner.llm_usage.end(self.run.server.submitted)
+
+    def _most_used(self) -> int:
+        cycles = Counter[int]()
+        for size, taken in self._recent:
+            cycles[size] += taken  # type: ignore[assignment]  # mean cycles of a request
+        return max(sorted(cycles), key=cycles.__getitem__)
+
+    def _begin(self, batch: int) -> None:
+        """Begin a search for the programs of a batch size, and end the one before."""
+        run, serving, server = self.run, self.run.serving, self.run.server
+        dram = self.dram
+        self.end()
+        self._close()
+        self.batch = batch
+        self._recent.clear()
+        job = replace(self.job, options=replace(self.job.options, batch=batch))
+        self._search = SearchProcess(job)
+        schedule = None
+        if self._sizes:
+            reason = f"the programs for batches of {batch}, which take most cycles, are tuned"
+            run.events.note("batch size", request=server.submitted, batch=batch, reason=reason)
+            schedule = self._schedules.get(batch) or self.prepared(dram).network().schedule
+        self.tuner = OnlineTuner(
+            server,
+            self._compiled,
+            serving.network,
+            self._search,
+            run.events,
+            dram,
+            serving.trials_per_request,
+            job.targets,
+            schedule,
+            batch,
+            self._accepted,
+        )
+
+    def _close(self) -> None:
+        if self._search is not None:
+            self._search.close()
+            self._search = None
+
+    def prepared(self, dram: DramTiming) -> ModelCompiler:
+        """Return the compiler of the programs that are tuned."""
+        return self._compilers(dram, self.batch)
+
+    def _compiler(self, dram: DramTiming, batch: int) -> ModelCompiler:
+        options = replace(self.job.options, dram=dram, batch=batch)
+        return ModelCompiler(self.job.graph, self.job.config, options)
+
+    def _compiled(self, dram: DramTiming, schedule: Schedule) -> CompiledNetwork:
+        """Return the served network in which the tuned programs have a schedule."""
+        guarded = self.run.serving.guarded
+        if guarded is None or guarded.reuse:
+            return self.prepared(dram).network(schedule)
+        return self._with_guards(guarded, dram, schedule)
+
+    def _with_guards(self, guarded: CompileOptions, dram: DramTiming, schedule: Schedule) -> CompiledNetwork:
+        """Return the network with guards in which the tuned programs have a schedule, without its program texts."""
+        plain = replace(schedule, programs={})
+        if self._sizes:
+            schedules = tuple(sorted({**self._schedules, self.batch: plain}.items(), key=itemgetter(0)))
+            options = replace(guarded, dram=dram, batch_schedules=schedules)
+        else:
+            options = replace(guarded, dram=dram, schedule=plain)
+        return build(self.job.graph, self.job.config, options)
+
+    def _accepted(self, schedule: Schedule) -> None:
+        """Remember an accepted schedule; called while a result is delivered."""
+        self._schedules[self.batch] = replace(schedule, programs={})
+        if self.run.reusing is not None:
+            self._accepted_last = schedule
+
+    def _reuse_with(self, schedule: Schedule) -> None:
+        """Use an accepted schedule in the version that reuses results, too."""
+        run, guarded = self.run, self.run.serving.guarded
+        assert guarded is not None and run.reusing is not None
+        try:
+            version, _ = run.server.add(self._with_guards(guarded, self.dram, schedule))
+        except InputError as error:
+            run.events.note("reuse", request=run.server.submitted, version=None, reason=str(error))
+        else:
+            run.reusing.replace(version)
+            reason = "the accepted schedule is used where results are reused, too"
+            run.events.note("reuse", request=run.server.submitted, version=version.number, reason=reason)

@@ -44,6 +44,8 @@ from hw.isa.program import Program
 _DIFFERENCES = REGISTERS - 1
 #: Number of bits in that register that are used.
 _BITS = 30
+#: Number of buffers of differences in the accumulator: FUSE reads one while MATRIX writes the others.
+_SUM_BUFFERS = 3
 #: Number of pieces of the inputs whose loads are issued before a piece is compared.
 _PIECES_AHEAD = 3
 #: Numbers of sizes of windows that are tried.
@@ -598,41 +600,82 @@ class _RegionCompiler:
         return replace(self.stage, code=code)
 
     def _compare(self, text: _Text, pieces: Sequence[Piece], places: Sequence[tuple[int, int]]) -> None:
-        """Append the comparison of all inputs with their copies, and the update of the copies except the image's."""
+        """Append the comparison of all inputs with their copies, and the update of the copies except the image's.
+
+        MATRIX multiplies the bytes by the identity matrix and those of the copy by its negative, so that sums are
+        differences. FUSE counts those that are zero, while MATRIX computes the next ones.
+        """
         n = self.machine.n
+        tiles, room = self.machine.sp_bytes - n - 2 * n * n, self.machine.acc_rows // _SUM_BUFFERS
         text.add(
-            "set fuse.src, a_src=sp a_dtype=i8 b_src=sp b_dtype=i8 op=sub",
+            "set load.word, fill=1", f"set load.dst, {tiles}", f"set load.len, {2 * n * n}", "issue load"
+        )
+        text.add(f"set load.y_count, {n}", f"set load.dst_y, {n + 1}", "set load.len, 1")
+        for number, value in enumerate((1, 0xFF)):
+            text.add(f"set load.word, fill=1 fill_value={value}", f"set load.dst, {tiles + number * n * n}")
+            text.add("issue load")
+        text.add("set load.word, fill=0")
+        text.add(
+            f"set matrix.w_base, {tiles}",
+            f"set matrix.w_row, {n}",
+            f"set matrix.w_ic, {n * n}",
+            "set matrix.ic_count, 2",
+            f"set matrix.a_v, {n}",
+            "set matrix.acc_x, 1",
             f"set fuse.stage, d_dst=sp d_dtype=i8 tail_dim={FUSE_DIMS.index('x')}",
-            f"set fuse.a_v, {n}",
-            f"set fuse.b_x, {n}",
+            "set fuse.a_v, 1",
             f"set fuse.d_base, {self.machine.sp_bytes - n}",
         )
-        loaded, settle = 0, list[str]()
-        for number, piece in enumerate(pieces):
-            while loaded < min(number + _PIECES_AHEAD, len(pieces)):
-                self._load(text, pieces[loaded], places[loaded])
-                loaded += 1
-            for first, part in enumerate(piece.parts):
-                text.add(*self._comparison(piece, places[number], part), *settle[:2])
-                text.add("issue fuse" if first else "issue fuse, wait(load:0)", *settle[2:])
-                settle = [
-                    "fence fuse",
-                    f"seq r1, %fuse_zeros, r0, {part[1] * part[3]}",
-                    "xor r1, r1, r0, 1",
-                    f"mul r1, r1, r0, {part[4]}",
-                    f"or r{_DIFFERENCES}, r{_DIFFERENCES}, r1",
-                ]
-            if piece.row < 0:
+        parts = [
+            (number, piece, part, index == 0)
+            for number, piece in enumerate(pieces)
+            for index, part in enumerate(self._chunks(piece, room))
+        ]
+        loaded, multiplied, settle = 0, 0, list[str]()
+        for at, (number, piece, part, _) in enumerate(parts):
+            while multiplied < min(at + _SUM_BUFFERS - 1, len(parts)):
+                coming, other, chunk, first = parts[multiplied]
+                while loaded < min(coming + _PIECES_AHEAD, len(pieces)):
+                    self._load(text, pieces[loaded], places[loaded])
+                    loaded += 1
+                text.add(*self._differences(other, places[coming], chunk, multiplied % _SUM_BUFFERS * room))
+                text.add(f"issue matrix, {'wait(load:0), ' if first else ''}signal(fuse:0)")
+                multiplied += 1
+            text.add(*settle[:2], *self._count(part, at % _SUM_BUFFERS * room))
+            text.add("issue fuse, wait(matrix:0)", *settle[2:])
+            settle = [
+                "fence fuse",
+                f"seq r1, %fuse_zeros, r0, {part[1] * part[3]}",
+                "xor r1, r1, r0, 1",
+                f"mul r1, r1, r0, {part[4]}",
+                f"or r{_DIFFERENCES}, r{_DIFFERENCES}, r1",
+            ]
+            if piece.row < 0 and (at + 1 == len(parts) or parts[at + 1][0] != number):
                 text.add(f"set store.len, {piece.line}", f"set store.src, {places[number][0]}")
                 text.add(f"set store.dram, op0, {piece.copy}", *settle, "issue store")
                 settle = []
         text.add(*settle)
 
+    def _chunks(self, piece: Piece, room: int) -> list[tuple[int, int, int, int, int]]:
+        """Return the comparisons of a piece, divided so that the differences fit `room` rows of the accumulator."""
+        n, out = self.machine.n, list[tuple[int, int, int, int, int]]()
+        for row, rows, start, size, mask in piece.parts:
+            points = -(-size // n)
+            for left in range(0, points, room):
+                width = min(room, points - left)
+                high = max(room // width, 1)
+                many = min(width * n, size - left * n)
+                out += [
+                    (row + top, min(high, rows - top), start + left * n, many, mask)
+                    for top in range(0, rows, high)
+                ]
+        return out
+
     def _places(self, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
         """Return the scratchpad addresses of each piece and of its copy.
 
         Pieces, copies, and adjacent pieces are in different banks, since one piece is compared while the next one is
-        loaded. FUSE also reads up to N - 1 bytes after a piece. The last row is for differences.
+        loaded. MATRIX also reads up to N - 1 bytes after a piece. The last rows are for weights and results.
         """
         size, n = self.machine.sp_bytes, self.machine.n
         sides = 2 if len(pieces) > 1 else 1
@@ -641,7 +684,7 @@ class _RegionCompiler:
             side = number % sides
             out.append((side * room + used[side], size // 2 + side * room + used[side]))
             used[side] += align_up(piece.rows * piece.line + n)
-        if max(used) > room - n:
+        if max(used) > room - n - 2 * n * n:
             names = ", ".join(repr(name) for name in self.graph.inputs)
             total = sum(self.graph.tensors[name].bytes for name in self.graph.inputs)
             raise InputError(
@@ -667,20 +710,32 @@ class _RegionCompiler:
                 f"set load.dram_y, {piece.pitch}",
                 f"set load.dst_y, {piece.line}",
             )
-        text.add("issue load, signal(fuse:0)")
+        text.add("issue load, signal(matrix:0)")
 
-    def _comparison(
-        self, piece: Piece, place: tuple[int, int], part: tuple[int, int, int, int, int]
+    def _differences(
+        self, piece: Piece, place: tuple[int, int], part: tuple[int, int, int, int, int], sums: int
     ) -> list[str]:
-        """Return instructions that set the fields for the comparison of a rectangle of bytes."""
-        n, (row, rows, start, size, _) = self.machine.n, part
-        mine, copy = (each + row * piece.line + start for each in place)
+        """Return instructions that set the fields for the differences of a rectangle of bytes."""
+        row, rows, start, size, _ = part
+        points = -(-size // self.machine.n)
         return [
-            f"set fuse.a_base, {mine}",
-            f"set fuse.b_base, {copy}",
-            f"set fuse.a_u, {piece.line}",
-            f"set fuse.b_y, {piece.line}",
-            f"set fuse.x_count, {-(-size // n)}",
+            f"set matrix.a_base, {place[0] + row * piece.line + start}",
+            f"set matrix.a_ic, {place[1] - place[0]}",
+            f"set matrix.a_u, {piece.line}",
+            f"set matrix.x_count, {points}",
+            f"set matrix.y_count, {rows}",
+            f"set matrix.acc_base, {sums}",
+            f"set matrix.acc_y, {points}",
+        ]
+
+    def _count(self, part: tuple[int, int, int, int, int], sums: int) -> list[str]:
+        """Return instructions that set the fields for counting the differences that are zero."""
+        n, (_, rows, _, size, _) = self.machine.n, part
+        points = -(-size // n)
+        return [
+            f"set fuse.a_base, {sums}",
+            f"set fuse.a_u, {points}",
+            f"set fuse.x_count, {points}",
             f"set fuse.y_count, {rows}",
             f"set fuse.lanes_tail, {(size - 1) % n + 1}",
         ]

@@ -35,7 +35,7 @@ _ZERO_PADDED = ("conv2d", "depthwise_conv2d")
 _GROUP_CYCLES = 200
 #: Estimated cycles of each layer of a subroutine besides those of its elements.
 _LAYER_CYCLES = 30
-#: Estimated cycles of comparing a block besides one per scratchpad row.
+#: Estimated cycles of counting the differences of a block besides one per row of the accumulator.
 _BLOCK_CYCLES = 50
 #: Largest number of blocks of rows and of columns, of windows, and of layers of a group.
 _MAX_ROW_BLOCKS, _MAX_COLUMN_BLOCKS, _MAX_WINDOWS, _MAX_LAYERS = 12, 12, 56, 4
@@ -358,15 +358,24 @@ class RegionPlanner:
         assert self.image is not None
         n, (_, rows, columns, _) = self.config.n, self.image.shape
         pixel, load = self.image.bytes // (rows * columns), 2 * self.image.bytes / n
-        widths = [min(blocks[1], columns - first) * pixel for first in range(0, columns, blocks[1])]
-        # FUSE reads both operands of a point from the scratchpad, which takes two cycles.
-        by_column, high = sum(2 * rows * -(-width // n) for width in widths), -(-rows // blocks[0])
+        heights, widths = (
+            [min(size, total - first) for first in range(0, total, size)]
+            for size, total in zip(blocks, (rows, columns), strict=True)
+        )
+
+        def cycles(height: int, width: int) -> float:
+            """Return the cycles of a block: MATRIX takes two per point, and FUSE one and those of the settling."""
+            points = height * -(-width * pixel // n)
+            return max(2 * points, points + _BLOCK_CYCLES)
+
         if not bands:
-            return max(by_column + high * len(widths) * _BLOCK_CYCLES, load)
+            by_row = [sum(cycles(height, width) for width in widths) for height in heights]
+            return max(load * heights[0] / rows + sum(by_row), load + by_row[-1])
         if 2 * self.image.bytes > self.config.sp_bytes:
             return inf
-        by_row = 2 * rows * -(-columns * pixel // n) + high * _BLOCK_CYCLES
-        return load + by_row + by_column + len(widths) * _BLOCK_CYCLES
+        return (
+            load + sum(cycles(each, columns) for each in heights) + sum(cycles(rows, each) for each in widths)
+        )
 
     def _changed_blocks(self, axis: int, block: int) -> dict[int, float]:
         """Return the probability that the expected changes are in a given number of adjacent blocks."""

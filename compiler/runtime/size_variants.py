@@ -75,7 +75,7 @@ def with_sizes(
     Parameters
     ----------
     options : CompileOptions
-        Options of the compilation; `batches` contains the sizes.
+        Options of the compilation; `batches` contains the sizes, and `batch_schedules` the schedules of some.
     build : callable
         Compiles the model for one size.
 
@@ -84,8 +84,9 @@ def with_sizes(
     InputError
         A size cannot be compiled, or the programs do not all fit the instruction store.
     """
-    single = replace(options, batches=(), single=True, offset=0)
-    made = [build(replace(single, batch=batch)) for batch in options.batches]
+    single = replace(options, batches=(), batch_schedules=(), single=True, offset=0)
+    given = dict(options.batch_schedules)
+    made = [build(replace(single, batch=batch, schedule=given.get(batch))) for batch in options.batches]
     for index, size in reversed(list(enumerate(options.batches))):
         if _words(made) <= made[index].config.wis_words:
             break

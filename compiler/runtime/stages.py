@@ -607,6 +607,12 @@ class StagedNetwork:
         for stage in self.stages:
             yield from stage.walk()
 
+    @property
+    def alternatives(self) -> frozenset[str]:
+        """Names of the programs that run instead of others if their guards hold."""
+        parts = (part for code in self.codes for part in code.parts)
+        return frozenset(variant.program.name for part in parts for variant in part.instead)
+
     def work(self, runs: Sequence[int]) -> Floor:
         """Return the minimum work of a sample, given how often it ran each stage, in the order of `codes`."""
         work = self.floor

@@ -176,8 +176,7 @@ class AuditedServer:
         self._order: deque[_Waiting] = deque()
         self._costs: deque[int] = deque(maxlen=_RECENT_REQUESTS)
         self._exact_costs: deque[int] = deque(maxlen=_RECENT_REQUESTS)
-        parts = (part for code in cascade.network.codes for part in code.parts) if cascade else ()
-        self._accepting = {variant.program.name for part in parts for variant in part.instead}
+        self._accepting = cascade.network.alternatives if cascade else frozenset()
 
     def submit(self, request: Request) -> None:
         """Submit a request; block while there is no free slot.

@@ -215,6 +215,7 @@ class InFlightRequest:
             tuple(self.runs),
             disturbed,
             queued_after,
+            batch_size=self.count,
             stream=self.stream,
             states=self.states,
             next_states=self.version.network.next_states(self.values),

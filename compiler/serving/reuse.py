@@ -1,10 +1,11 @@
 """Choice of the requests whose inputs the machine compares with those of an earlier request."""
 
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 from statistics import median
 
+from compiler.codegen.executable import Regions
 from compiler.serving.request import Request, RequestResult
 from compiler.serving.server import Server
 from compiler.serving.versions import Version
@@ -21,6 +22,26 @@ _FAILURES = 2
 _FIRST_GAP = 4
 #: Number of recent requests of each kind whose median gives the typical cycles.
 _RECENT_REQUESTS = 8
+
+
+@dataclass(frozen=True)
+class _Programs:
+    """Programs of a version that reuses results, by name.
+
+    `short` are those that write earlier results, and `regions` those that compute only changed regions.
+    """
+
+    short: frozenset[str]
+    regions: dict[str, Regions]
+
+    @staticmethod
+    def of(version: Version) -> "_Programs":
+        """Return the programs of a version."""
+        codes = version.network.codes
+        return _Programs(
+            version.network.alternatives,
+            {code.parts[-1].program.name: code.regions for code in codes if code.regions},
+        )
 
 
 class ReusingServer:
@@ -45,19 +66,19 @@ class ReusingServer:
 
     def __init__(self, server: Server, reusing: Version):
         self.server, self.reusing = server, reusing
+        self._programs = {reusing: _Programs.of(reusing)}  # of the version and of those that it has replaced
         self._position = 0  # of the next request in a pair of compared requests and the following gap
         self._judged: int | None = (
             None  # second request of a pair in flight, whose result decides about the gap
         )
         self._usual: deque[int] = deque(maxlen=_RECENT_REQUESTS)
         self._computed: deque[int] = deque(maxlen=_RECENT_REQUESTS)
-        parts = (part for code in reusing.network.codes for part in code.parts)
-        self._short = {variant.program.name for part in parts for variant in part.instead}
-        self._regions = {
-            code.parts[-1].program.name: code.regions for code in reusing.network.codes if code.regions
-        }
         self._failures = 0
-        self._gap = _FIRST_GAP if self._regions else 0
+        self._gap = _FIRST_GAP if self._computes_regions else 0
+
+    @property
+    def _computes_regions(self) -> bool:
+        return bool(self._programs[self.reusing].regions)
 
     @property
     def submitted(self) -> int:
@@ -72,8 +93,10 @@ class ReusingServer:
         InputError
             An input is missing or unknown, or its shape or type differs from the model's.
         """
-        compared = 1 if self._regions else _PAIR
-        if self._regions and not self.server.submitted:  # shows how many cycles the usual programs take
+        compared = 1 if self._computes_regions else _PAIR
+        if (
+            self._computes_regions and not self.server.submitted
+        ):  # shows how many cycles the usual programs take
             self.server.submit(request.inputs)
             return
         version = self.reusing if self._position < compared else None
@@ -84,18 +107,30 @@ class ReusingServer:
 
     def results(self, *, wait: bool = False) -> list[RequestResult]:
         """Return the results since the last call, in order; with `wait`, block until all requests are complete."""
-        return [self._explained(result) for result in self.server.results(wait=wait)]
+        out = [self._explained(result) for result in self.server.results(wait=wait)]
+        for version in [each for each in self._programs if each is not self.reusing]:
+            if not self.server.uses(version):
+                del self._programs[version]
+                self.server.drop(version)
+        return out
+
+    def replace(self, version: Version) -> None:
+        """Use another version that reuses results for later requests; its first one is compared with zeros."""
+        self.reusing = version
+        self._programs[version] = _Programs.of(version)
+        self._judged, self._position = None, 0
 
     def _explained(self, result: RequestResult) -> RequestResult:
         """Add to a result which programs ran and why, and adapt the gap."""
-        if result.version is not self.reusing:
+        programs = self._programs.get(result.version)
+        if programs is None:
             self._usual.append(result.cycles)
             return replace(
                 result, variant="usual", why="not compared, since the inputs did not repeat before"
             )
-        if self._regions:
-            return self._explained_regions(result)
-        if reused := sum(macro.program in self._short for macro in result.macros):
+        if programs.regions:
+            return self._explained_regions(result, programs)
+        if reused := sum(macro.program in programs.short for macro in result.macros):
             if self._gap:
                 self._gap = self._position = 0
             self._judged = None
@@ -109,20 +144,19 @@ class ReusingServer:
             self._judged = None
         return replace(result, variant="computed", why="compared, but the inputs differ")
 
-    def _explained_regions(self, result: RequestResult) -> RequestResult:
+    def _explained_regions(self, result: RequestResult, programs: _Programs) -> RequestResult:
         """Add to a result what has been computed and why, and adapt the gap."""
-        runs = [
-            (self._regions[m.program], m.instructions) for m in result.macros if m.program in self._regions
-        ]
+        found = programs.regions
+        runs = [(found[m.program], m.instructions) for m in result.macros if m.program in found]
         sizes = [(regions.computed(instructions), regions.image) for regions, instructions in runs]
-        reused = all(macro.program in (*self._regions, *self._short) for macro in result.macros)
+        reused = all(macro.program in (*found, *programs.short) for macro in result.macros)
         if reused and all(size is None for size, _ in sizes):
             variant, why = "reused", "the inputs equal those of an earlier request"
         else:
-            found = [
+            areas = [
                 f"{size[0]} x {size[1]} of {whole[0]} x {whole[1]} pixels" for size, whole in sizes if size
             ]
-            variant, why = "regions", f"computed what depends on {' and '.join(found) or 'other inputs'}"
+            variant, why = "regions", f"computed what depends on {' and '.join(areas) or 'other inputs'}"
         usual = median(self._usual) if self._usual else 0
         costly = result.cycles >= usual if usual else any(size == whole for size, whole in sizes)
         if costly:
@@ -143,5 +177,5 @@ class ReusingServer:
         if not self._usual or not self._computed or not median(self._usual):
             return _USUAL_GAP
         cost = median(self._computed) / median(self._usual) - 1
-        compared = 1 if self._regions else _PAIR
+        compared = 1 if self._computes_regions else _PAIR
         return min(max(ceil(compared * cost / _MAX_COST), 1), _MAX_GAP)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -379,6 +379,23 @@ class Server:
             self._begin(flight)
 
 
+class RequestServer(Protocol):
+    """Object that requests are submitted to; it chooses the versions that run them."""
+
+    @property
+    def submitted(self) -> int:
+        """Number of submitted requests."""
+        ...
+
+    def submit(self, request: Request) -> object:
+        """Submit a request; block while there is no free slot."""
+        ...
+
+    def results(self, *, wait: bool = False) -> list[RequestResult]:
+        """Return the results since the last call, in order; with `wait`, block until all requests are complete."""
+        ...
+
+
 #: Minimum number of versions that fit into DRAM together, if all are as large as the first.
 VERSIONS = 4
 
@@ -400,6 +417,7 @@ class DynamicBatcher:
         self.server = server
         self._waiting: list[Arrays] = []
         self._sent: deque[list[Arrays]] = deque()
+        self._starts: list[int] = []
         self.submitted = 0
 
     def submit(self, request: Request) -> None:
@@ -425,16 +443,20 @@ class DynamicBatcher:
             self._send()
         return out
 
+    def first_request(self, batch: int) -> int:
+        """Return the index of the first request of a batch, given the batch's index; of the next request for others."""
+        return self._starts[batch] if batch < len(self._starts) else self.submitted - len(self._waiting)
+
     def _send(self) -> None:
         count = self.server.current.network.best_batch(len(self._waiting))
+        self._starts.append(self.submitted - len(self._waiting))
         group, self._waiting = self._waiting[:count], self._waiting[count:]
         self._sent.append(group)
         self.server.submit(stack_batch(self.server.current.network, group), len(group))
 
     def _each(self, result: RequestResult) -> list[RequestResult]:
         """Split the result of a batch into the results of its requests."""
-        group = self._sent.popleft()
-        first = self.submitted - len(self._waiting) - sum(map(len, self._sent)) - len(group)
+        group, first = self._sent.popleft(), self._starts[result.index]
         parts = split_batch(result.version.network, result.outputs, len(group))
         return [
             replace(result, index=first + number, inputs=inputs, outputs=outputs, batch_size=len(group))
@@ -451,12 +473,15 @@ class TimedServer:
         Server on a machine with a clock, which receives requests from this object only.
     clock : float
         Frequency of the machine's clock in MHz.
+    chooser : RequestServer or None
+        Object that submits requests to the server if it chooses among several versions; None to use the current one.
     """
 
-    def __init__(self, server: Server, clock: float):
-        self.server, self.clock = server, clock
+    def __init__(self, server: Server, clock: float, chooser: RequestServer | None = None):
+        self.server, self.clock, self.chooser = server, clock, chooser
         self.now, self.submitted = 0.0, 0
         self._waiting: deque[tuple[int, float, Request]] = deque()
+        self._starts: list[int] = []
         self._measured: dict[int, float] = {}  # cycles of a batch by the batch size of its programs
         self._ready: list[RequestResult] = []
 
@@ -486,19 +511,29 @@ class TimedServer:
         out, self._ready = self._ready, []
         return out
 
+    def first_request(self, batch: int) -> int:
+        """Return the index of the first request of a batch, given the batch's index; of the next request for others."""
+        return self._starts[batch] if batch < len(self._starts) else self.submitted - len(self._waiting)
+
     def _run(self) -> None:
         """Run one batch of the requests that have arrived when it starts."""
         server, network = self.server, self.server.current.network
         start = max(self.now, self._waiting[0][1])
         arrived = sum(arrival <= start for _, arrival, _ in self._waiting)
         count = network.best_batch(arrived, self._measured)
+        self._starts.append(self._waiting[0][0])
         group = [self._waiting.popleft() for _ in range(count)]
         if network.batch > 1:
             server.submit(stack_batch(network, [request.inputs for _, _, request in group]), count)
+            (result,) = server.results(wait=True)
         else:
             ((_, _, request),) = group
-            server.submit(request.inputs, stream=request.stream, reset=request.reset)
-        (result,) = server.results(wait=True)
+            if self.chooser is not None:
+                self.chooser.submit(request)
+                (result,) = self.chooser.results(wait=True)
+            else:
+                server.submit(request.inputs, stream=request.stream, reset=request.reset)
+                (result,) = server.results(wait=True)
         variant = network.for_samples(count)
         self._measured[variant.batch if variant else network.batch] = result.cycles
         self.now = start + (result.cycles + result.delay) / (self.clock * 1e3)

@@ -57,6 +57,11 @@ class KnownSchedule:
     templates: dict[str, ProgramTemplate] = field(default_factory=dict)
     without: tuple[ProgramSource, ...] = ()
 
+    @property
+    def without_texts(self) -> "KnownSchedule":
+        """The schedule without templates and program texts."""
+        return KnownSchedule(replace(self.schedule, programs={}), self.sources_with(()))
+
     def sources_with(self, applied: Collection[str]) -> tuple[ProgramSource, ...]:
         """Return the source of each layer's schedule, given the names of the layers whose templates are used."""
         if not self.templates:

@@ -99,7 +99,7 @@ STABLE = {
     "Op": "PASS ADD SUB MUL SQUARE MUL_SUB",
     "Options": (
         "rounding schedule strict calibration seed offset batch batches skip keep_float int16 single dram limits "
-        "fuse enable disable host keep_on_accelerator host_costs unroll accuracy_budget reuse lengths"
+        "fuse enable disable host keep_on_accelerator host_costs unroll accuracy_budget reuse lengths batch_schedules"
     ),
     "OutputLimits": "output nodes int16",
     "OutputReport": "name max_abs sqnr_db top1 quantized values left_out",

@@ -232,17 +232,11 @@ def test_usage_errors_exit_2(complains, tmp_path):
     complains(2, "--json - needs --out FILE", "serve", MODEL, "--json", "-")
     complains(2, "--adapt needs --device rtl", "serve", MODEL, "--adapt", *N4)
     for option in (("--batch", "4"), ("--batches", "1,2"), ("--skip", "x")):
-        complains(
-            2,
-            f"{option[0]} cannot be combined with --adapt",
-            "serve",
-            MODEL,
-            *option,
-            "--adapt",
-            "--target",
-            "n4",
-        )
         complains(2, f"{option[0]} cannot be combined with --reuse", "serve", MODEL, *option, "--reuse")
+    given = ("--adapt", "--batches", "1,2", "--schedule", tmp_path / "x.json")
+    complains(
+        2, "--schedule cannot be combined with --batches: it is for one batch size", "serve", MODEL, *given
+    )
     share = ("--accuracy-budget", "0.5%")
     for option in (("--adapt",), ("--reuse",), ("--batch", "4"), ("--batches", "1,2"), ("--skip", "x")):
         conflict = f"{option[0]} cannot be combined with an --accuracy-budget in percent"

@@ -67,6 +67,9 @@ class FixedServer:
             codes=(),
             config=self.driver.config,
             states=(),
+            smaller=(),
+            alternatives=frozenset(),
+            for_samples=lambda _count: None,
             work=lambda _runs: work,
         )
         return SimpleNamespace(number=number, network=network)
@@ -136,10 +139,10 @@ def requests_until_noticed(
     server, events = FixedServer(), ServingEvents()
     proposer = ScriptedProposer(server.current.network, round(error * sum(VERSIONS[0])))  # type: ignore[arg-type]
     compiler = SimpleNamespace(network=lambda schedule: server.version(schedule.number).network)
-    reference: Any = SimpleNamespace(step=lambda _inputs, _states: ({}, {}))
+    reference: Any = SimpleNamespace(batch=1, step=lambda _inputs, _states: ({}, {}))
     tuner = OnlineTuner(
         server,  # type: ignore[arg-type]
-        lambda _dram: compiler,  # type: ignore[arg-type, return-value]
+        lambda _dram, schedule: compiler.network(schedule),  # type: ignore[arg-type, return-value]
         reference,
         proposer,
         events,

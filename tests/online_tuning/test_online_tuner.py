@@ -61,7 +61,7 @@ class Loop:
         prepared = with_changed_networks(model.prepared, change)
         self.adapter = OnlineTuner(
             server,
-            lambda _dram: prepared,
+            lambda _dram, schedule: prepared.network(schedule),
             model.first,
             search,
             self.events,

@@ -94,7 +94,14 @@ def test_known_version_is_tried_and_monitored(server: Server, model: Model) -> N
     proposer = ScriptedProposer(model.plain, 7000)
     server.switch(server.versions.add(model.plain))
     events = ServingEvents()
-    adapter = OnlineTuner(server, lambda _dram: model.prepared, model.first, proposer, events, DramTiming())
+    adapter = OnlineTuner(
+        server,
+        lambda _dram, schedule: model.prepared.network(schedule),
+        model.first,
+        proposer,
+        events,
+        DramTiming(),
+    )
     proposer.ready.append(replace(proposer.finding(model.first.schedule, 5500), kind="known"))
     for request in range(12):
         server.submit(model.inputs(request))

@@ -44,7 +44,9 @@ def served(
     with GoldenDevice(network.config, serving_bytes(network, 4, 8)) as device:
         server = Server(device, network)
         changed = with_changed_networks(prepared, change)
-        tuner = OnlineTuner(server, lambda _dram: changed, network, proposer, events, DramTiming())
+        tuner = OnlineTuner(
+            server, lambda _dram, schedule: changed.network(schedule), network, proposer, events, DramTiming()
+        )
         for number in range(_REQUESTS):
             for stream in _STREAMS:
                 server.submit({x.name: samples[stream][number]}, stream=stream)

@@ -58,9 +58,9 @@ def measurement(compiled: CompiledNetwork, cycles: int) -> Measurement:
     return Measurement(cycles * len(layers), layers, energy_uj=1.0, dram_bytes=1, exact=True, floor=0)
 
 
-def store(url: str, graph: Graph, names: slice = slice(None)) -> CompiledNetwork:
+def store(url: str, graph: Graph, names: slice = slice(None), batch: int = 1) -> CompiledNetwork:
     """Store a schedule of a network in which some layers are changed, as a search does; return the network."""
-    prepared = ModelCompiler(graph, N4, CompileOptions(rounding="reference"))
+    prepared = ModelCompiler(graph, N4, CompileOptions(rounding="reference", batch=batch))
     static = prepared.network()
     chosen = [info.name for info in static.infos][names]
     layers = static.schedule.layers | {name: changed(static.schedule.layers[name]) for name in chosen}
@@ -94,6 +94,34 @@ def test_best_schedule_of_a_network_is_used(url):
     for other in (False, url):
         plain = compiler.compile(graph, "n4" if other is False else "n8", database=other)
         assert plain.sources == ()  # other machines do not use it
+
+
+@pytest.mark.parametrize("option", ["reuse", "skip"])
+def test_best_schedule_is_used_in_programs_with_guards(url, option):
+    graph = network(1, 12, 4)
+    options = {"reuse": True} if option == "reuse" else {"skip": graph.inputs[0]}
+    static = store(url, graph, slice(1, 3))
+    compiled = compiler.compile(graph, "n4", database=url, **options)
+    assert from_database(compiled) == [1, 2]
+    prefetch = [compiled.schedule.layers[info.name].prefetch for info in static.infos]
+    own = [static.schedule.layers[info.name].prefetch for info in static.infos]
+    assert [new - old for new, old in zip(prefetch, own, strict=True)] == [0, 1, 1, 0, 0]
+    assert all(len(code.parts[-1].layers) == len(static.infos) for code in compiled.codes)
+    np.testing.assert_array_equal(outputs(compiled), outputs(static))
+
+
+def test_each_batch_size_has_its_best_schedule(url):
+    graph = network(1, 12, 4)
+    static = store(url, graph, slice(1, 3), batch=2)
+    known = compiler.compile(graph, "n4", batches=(1, 2), database=url)
+    assert from_database(known) == [1, 2]
+    found = [known.schedule.layers[info.name].prefetch for info in static.infos]
+    own = [static.schedule.layers[info.name].prefetch for info in static.infos]
+    assert [new - old for new, old in zip(found, own, strict=True)] == [0, 1, 1, 0, 0]
+    x = np.random.default_rng(5).integers(-128, 128, (6, 8), dtype=np.int8)
+    (result,), (wanted,) = known(x).values(), static(x).values()
+    np.testing.assert_array_equal(result, wanted)
+    assert compiler.compile(graph, "n4", batches=(1, 3), database=url).sources == ()
 
 
 def test_environment_names_the_default_database(url, monkeypatch):

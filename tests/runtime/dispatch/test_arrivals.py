@@ -88,7 +88,6 @@ def test_arrivals_on_the_command_line(mla, tmp_path: Path) -> None:
         ("nan", (), "time 1 must be a number"),
         ("0 1", ("--requests", "3"), "has 2 times for 3 requests"),
         ("", (), "has 0 times for 1 request"),
-        ("0", ("--reuse",), "--reuse cannot be combined with --arrivals"),
         ("0", ("--device", "golden"), "--arrivals needs --device rtl"),
         ("0", ("--interval", "1"), "not allowed with argument"),
     ],
