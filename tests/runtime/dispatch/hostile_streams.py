@@ -108,16 +108,14 @@ class HostileInputs:
 
     def next(self) -> tuple[str, Arrays]:
         """Return the name of an attack, and inputs that the attack makes of the last ones."""
-        changes = CHANGES if self.history else [self.drawn]
         if self.special and self.rng.random() < 0.4:
-            made = self.special[self.rng.integers(len(self.special))]
+            made = self.special[int(self.rng.integers(len(self.special)))]
             name = "special"
             if self.history and self.rng.integers(2):
                 made, name = _one_byte(self, made), "almost special"
         else:
-            change = changes[self.rng.integers(len(changes))]
-            name = change.__name__.strip("_")
-            made = change(self) if self.history else self.drawn()
+            change = CHANGES[int(self.rng.integers(len(CHANGES)))] if self.history else _new
+            name, made = change.__name__.strip("_"), change(self)
         self.history.append(made)
         return name, made
 
@@ -133,7 +131,7 @@ class HostileInputs:
 
     def edited(self, given: Arrays, change: Callable[[NDArray[np.uint8], Tensor], None]) -> Arrays:
         """Return a copy of inputs in which the bytes of one of them were changed in place."""
-        tensor = self.tensors[self.rng.integers(len(self.tensors))]
+        tensor = self.tensors[int(self.rng.integers(len(self.tensors)))]
         array = given[tensor.name].copy()
         change(array.reshape(-1).view(np.uint8), tensor)
         return {**given, tensor.name: array}
@@ -308,7 +306,7 @@ def _order(source: HostileInputs) -> Arrays:
 
 def _lines(source: HostileInputs) -> Arrays:
     """Exchange two rows or two columns of an image, or mirror it."""
-    tensor = source.tensors[source.rng.integers(len(source.tensors))]
+    tensor = source.tensors[int(source.rng.integers(len(source.tensors)))]
     array = source.history[-1][tensor.name].copy()
     axis = int(source.rng.integers(array.ndim))
     a, b = source.rng.integers(array.shape[axis], size=2)
@@ -322,7 +320,7 @@ def _lines(source: HostileInputs) -> Arrays:
 
 def _rectangle(source: HostileInputs) -> Arrays:
     """Draw a rectangle of an image, or a range of another input, anew."""
-    tensor = source.tensors[source.rng.integers(len(source.tensors))]
+    tensor = source.tensors[int(source.rng.integers(len(source.tensors)))]
     array = source.history[-1][tensor.name].copy()
     part = array
     for axis in range(1, array.ndim):
