@@ -134,7 +134,7 @@ class _Flow:
                 self.svg.room(x, y)
                 y += _STEP
                 continue
-            for text in wrapped(" ".join(row), width - 16, _LINE):
+            for text in wrapped(" ".join(row), width - 32, _LINE):
                 self.svg.text(16, y, text, _LINE, fill=SOFT)
                 self.svg.room(16 + text_width(text, _LINE), y)
                 y += _STEP

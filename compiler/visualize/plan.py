@@ -493,15 +493,10 @@ class VariantNames:
     def _add(self, code: StageExecutable) -> None:
         last, network = code.parts[-1], self.network
         guards = [each.guard for each in last.instead]
-        if not guards:
+        if not guards or network.lengths is not None:
             return
-        if guards[0].statistic is None:  # an operand: the number of samples, or the length
-            if network.lengths is None:
-                names = [f"batch of {size}" for size in network.batches]
-                why = ""
-            else:
-                names = [f"{network.lengths.name} up to {most}" for most in network.lengths.longest]
-                why = "rows beyond the length are not computed"
+        if guards[0].statistic is None:
+            names, why = [f"batch of {size}" for size in network.batches], ""
         elif guards[0].compare == Compare.GE:
             names, why = ["accepted", "exact"], "the narrow network is certain of the label"
         elif code.mutable:
@@ -519,8 +514,10 @@ class VariantNames:
         guards = (variant.guard for part in parts for variant in part.instead)
         return bool(self.regions) or any(guard.statistic is not None for guard in guards)
 
-    def name(self, macros: Sequence[MacroTime]) -> str:
-        """Return the name of the variant that ran, given the macro-instructions of a request."""
+    def name(self, macros: Sequence[MacroTime], inputs: Arrays) -> str:
+        """Return the name of the variant that ran, given the macro-instructions of a request and its inputs."""
+        if self.network.lengths is not None:
+            return self.of_length(self.length(inputs))
         found: dict[str, None] = {}
         for macro in macros:
             if macro.program in self.regions:
@@ -528,6 +525,36 @@ class VariantNames:
             elif macro.program in self.kinds:
                 found[self.kinds[macro.program].name] = None
         return " and ".join(found) or USUAL
+
+    def length(self, inputs: Arrays) -> int:
+        """Return the length of the inputs of a network with several lengths."""
+        return self.network.length_of({name: np.shape(array) for name, array in inputs.items()})
+
+    def of_length(self, length: int) -> str:
+        """Return the name of the variant for a length."""
+        assert self.network.lengths is not None
+        return f"{self.network.lengths.name} {length}"
+
+    def wanted(self, requests: Sequence[Request]) -> dict[str, str]:
+        """Return the names of the variants that can be expected, with their guards.
+
+        Of a network with several lengths, these are the lengths of the requests or, without requests, the longest
+        length of each program.
+        """
+        lengths = self.network.lengths
+        if lengths is not None:
+            used = sorted({self.length(each.inputs) for each in requests}) or lengths.longest
+            return {self.of_length(length): self._length_guard(length) for length in used}
+        found = {kind.name: kind.guard for kind in self.kinds.values()}
+        for regions in self.regions.values():
+            windows = ["reused", *(f"{h} x {w} pixels" for h, w in regions.windows)]
+            found |= dict.fromkeys(windows, _BLOCKS)
+        return found or {USUAL: ""}
+
+    def _length_guard(self, length: int) -> str:
+        """Return the guard of the program for a length."""
+        guards = [each.guard for code in self.network.codes for each in code.parts[-1].instead]
+        return next((str(guard) for guard in guards if guard.holds(length)), "otherwise" if guards else "")
 
     def guard(self, macros: Sequence[MacroTime]) -> str:
         """Return the guards with which the programs were selected."""
@@ -662,11 +689,14 @@ def _probes(plan: PlanRequest, network: CompiledNetwork) -> Iterator[tuple[Array
             yield stack_batch(network, [sample] * size), size, size
         return
     if network.lengths is not None:
-        for most in network.lengths.longest:
-            tensors = network.at(most).inputs
-            yield {tensor.name: np.zeros(tensor.shape, tensor.dtype) for tensor in tensors}, None, 1
+        yield from ((request.inputs, None, 1) for request in plan.requests)
+        for most in () if plan.requests else network.lengths.longest:
+            yield {tensor.name: _zeros(tensor) for tensor in network.at(most).inputs}, None, 1
         return
     zeros = {tensor.name: _zeros(tensor) for tensor in network.inputs}
+    if plan.serving.network.lengths is not None:  # the network for the longest length: samples may be shorter
+        yield zeros, None, 1
+        return
     yield from ((each, None, 1) for each in (sample, sample))
     for code in network.codes:
         for height, width in code.regions.windows if code.regions else ():
@@ -689,15 +719,6 @@ def _zeros(tensor: Tensor) -> NDArray:
     return np.full(tensor.shape, zero, tensor.dtype)
 
 
-def _wanted(names: VariantNames) -> dict[str, str]:
-    """Return the names of the variants that can be expected of a network, with their guards."""
-    found = {kind.name: kind.guard for kind in names.kinds.values()}
-    for regions in names.regions.values():
-        windows = ["reused", *(f"{h} x {w} pixels" for h, w in regions.windows)]
-        found |= dict.fromkeys(windows, _BLOCKS)
-    return found or {USUAL: ""}
-
-
 #: Largest number of requests that are run in search of one that a variant serves.
 _MAX_PROBES = 64
 
@@ -706,17 +727,17 @@ def _measured(plan: PlanRequest, network: CompiledNetwork, usual: Sequence[Layer
     """Return the variants of a network, with their costs."""
     found: dict[str, Variant] = {}
     with _Bench(plan, network, plan.device) as bench:
-        wanted = _wanted(bench.names)
+        wanted = bench.names.wanted(plan.requests)
         for number, (inputs, count, samples) in enumerate(_probes(plan, network)):
             if wanted.keys() <= found.keys() or number == _MAX_PROBES:
                 break
             run = bench.run(inputs, count)
-            name = bench.names.name(run.macros)
+            name = bench.names.name(run.macros, inputs)
             if name in found:
                 continue
             found[name] = Variant(
                 name,
-                bench.names.guard(run.macros),
+                wanted.get(name) or bench.names.guard(run.macros),
                 run.cycles,
                 run.energy,
                 tuple((macro.program, macro.cycles if bench.clocked else None) for macro in run.macros),
@@ -734,9 +755,10 @@ def _guards(plan: PlanRequest, network: CompiledNetwork) -> dict[str, int] | Non
     names = VariantNames(network)
     if not plan.requests or not names.compares:
         return None
-    found = Counter(dict.fromkeys(_wanted(names), 0))
+    found = Counter(dict.fromkeys(names.wanted(plan.requests), 0))
     with _Bench(plan, network, "golden") as bench:
-        found.update(names.name(bench.macros(request.inputs)) for request in plan.requests)
+        for request in plan.requests:
+            found[names.name(bench.macros(request.inputs), request.inputs)] += 1
     return dict(found)
 
 
@@ -771,7 +793,7 @@ def _decisions(plan: PlanRequest) -> tuple[tuple[Decision, ...], tuple[str, ...]
     for result in seen.results:
         network = result.version.network
         known = names.setdefault(id(network), VariantNames(network))
-        name = AUDITED if result.variant == AUDITED else known.name(result.macros)
+        name = AUDITED if result.variant == AUDITED else known.name(result.macros, result.inputs)
         groups.setdefault((name, result.why), []).append((result.cycles + result.delay) / result.batch_size)
     clocked = plan.device == "rtl"
     decisions = tuple(
@@ -788,13 +810,16 @@ def _strategy(
     try:
         network = made()
     except InputError as error:
-        return Strategy(option, "rejected", re.sub(r"^--[\w-]+: ", "", str(error)))
+        return Strategy(option, "rejected", re.sub(r"^(--)?[\w-]+: ", "", str(error)))
+    if not network.codes:
+        return Strategy(option, "rejected", f"{network.name!r} has no layer on the accelerator")
     variants = _measured(plan, network, usual.layers)
     guards = _guards(plan, network)
     costs = {each.name: each.cycles for each in variants}
     known = ", ".join(f"{each.name} {each.cycles:,} cycles" for each in variants if each.cycles is not None)
     if network.batch > 1:
-        return Strategy(option, "possible", f"needs requests that wait for each other: {known}")
+        text = f": {known}" if known else ""
+        return Strategy(option, "possible", f"needs requests that wait for each other{text}")
     if guards is None:
         text = f": {known}" if known else ""
         return Strategy(option, "possible", f"how often its guards hold is unknown, no input given{text}")
@@ -924,7 +949,8 @@ class _Programs:
             add_node(self.view, copies, "buffer", "copies", "inputs and results of earlier requests", text)
             for tensor in stage.inputs:
                 add_edge(self.view, copies, before or guard, tensor.name, self._bus(tensor))
-        texts = [f"{names.kinds[p.name].guard}: {p.name}" for p in last.programs if p.name in names.kinds]
+        guards = [*(str(each.guard) for each in last.instead), "otherwise"]
+        texts = [f"{text}: {each.name}" for text, each in zip(guards, last.programs, strict=True)]
         if code.regions is not None:
             texts = ["the program compares the image with its copy, block by block"]
         add_node(self.view, guard, "guard", "dispatch", *texts)
@@ -939,9 +965,8 @@ class _Programs:
                 add_edge(self.view, guard, key, variant.guard or "otherwise", Cost())
                 self._onward(key, stage, copies, skips=variant.name == "reused")
             return
-        for program in last.programs:
+        for program, text in zip(last.programs, guards, strict=True):
             key = self._program(program.name, len(program.words), prefix)
-            text = names.kinds[program.name].guard if program.name in names.kinds else "otherwise"
             add_edge(self.view, guard, key, text, Cost())
             skips = program is not last.program and names.compares
             self._onward(key, stage, copies if code.mutable else "", skips=skips)
