@@ -89,6 +89,8 @@ class ReusingServer:
     def _explained(self, result: RequestResult) -> RequestResult:
         """Add to a result which programs ran and why, and adapt the gap."""
         if result.version is not self.reusing:
+            if result.index == self._judged:  # it was repeated on the current version
+                self._judged = None
             self._usual.append(result.cycles)
             return replace(
                 result, variant="usual", why="not compared, since the inputs did not repeat before"

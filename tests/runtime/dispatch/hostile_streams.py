@@ -31,6 +31,7 @@ from compiler.ir.tensor import Quantization, Tensor
 from compiler.reference import evaluate
 from compiler.runtime.compiled import CompiledNetwork, split_batch, stack_batch
 from compiler.runtime.session import Session, dram_bytes
+from compiler.serving.audit import AuditedServer
 from compiler.serving.request import Request, RequestResult
 from compiler.serving.reuse import ReusingServer
 from compiler.serving.server import DynamicBatcher, Server, serving_bytes, version_bytes
@@ -40,6 +41,7 @@ from cosim.rtl.rtl_device import RtlDevice
 from hw.config import MlaConfig, load_target
 from hw.isa.micro_instruction import Statistic
 from tests.runtime.dispatch.test_cascade import cascade_of, narrowed
+from tests.runtime.dispatch.test_regions import graph_of
 from tests.runtime.dispatch.test_reuse import layers_of_two_inputs
 from tests.support.classifiers import classifier, samples_of_classes
 from tests.support.graphs import Draft as GraphDraft
@@ -483,6 +485,23 @@ def from_draft(draft: Draft, folder: Path, target: Any, name: str, **following: 
     return Victim(name, usual, made, answer, answer)
 
 
+def from_graph(graph: Graph, target: str, name: str, host: tuple[str, ...] = (), **following: Any) -> Victim:
+    """Compile a graph with and without options of dispatch; the numpy reference is the reference."""
+    usual, made = (compile(graph, target, host=host, **each) for each in ({}, following))
+    answer = partial(evaluate, graph)
+    return Victim(name, usual, made, answer, answer)
+
+
+def two_stages(rng: Rng) -> tuple[Graph, tuple[str, ...]]:
+    """Return a graph of two stages, of which the second has an input of its own, and the node between them."""
+    draft = GraphDraft(rng)
+    x, other = draft.input((1, 20)), draft.input((1, 24))
+    y = draft.node("dense", [x, draft.constant((24, 20))], (1, 24), scale=20.0)
+    z = draft.node("clip", [y], (1, 24), like=y, low=-100.0, high=100.0)
+    out = draft.node("add", [z, other], (1, 24), scale=20.0)
+    return draft.graph.finish([out.name]), (f"make {z.name}",)
+
+
 def with_zeros(victim: Victim) -> Victim:
     """Return a network with inputs that are zero points, and their neighbours."""
     special = []
@@ -499,13 +518,13 @@ def with_zeros(victim: Victim) -> Victim:
 def reused(folder: Path) -> list[Victim]:
     """Return networks that reuse their results."""
     rng = np.random.default_rng(1)
-    two = layers_of_two_inputs(rng)
-    answer = partial(evaluate, two)
+    stages, host = two_stages(rng)
     return [
         from_draft(vector(rng), folder, "n4", "vector", reuse=True),
         from_draft(vector(rng, "uint8", 16), folder, "n16", "vector of a row", reuse=True),
         from_draft(image(rng, "uint8", (1, 9, 7, 2)), folder, "n4", "small image", reuse=True),
-        Victim("two inputs", compile(two, "n4"), compile(two, "n4", reuse=True), answer, answer),
+        from_graph(layers_of_two_inputs(rng), "n4", "two inputs", reuse=True),
+        from_graph(stages, "n4", "two stages", host, reuse=True),
     ]
 
 
@@ -515,6 +534,7 @@ def regional(folder: Path) -> list[Victim]:
     return [
         from_draft(image(rng), folder, "n16", "image", reuse="regions"),
         from_draft(image(rng, shape=(1, 33, 20, 1)), folder, "n16", "gray image", reuse="regions"),
+        from_graph(graph_of("two_inputs", rng), "n16", "image and vector", reuse="regions"),
     ]
 
 
@@ -697,10 +717,9 @@ class _VersionsRun:
         apart = {name: replace(each, same_program_as_previous=False) for name, each in layers.items()}
         schedule = replace(victim.usual.schedule, layers=apart)
         self.usual = [server.current]
-        if victim.usual.graph is not None:
-            other = compile(
-                victim.usual.graph, victim.usual.config, schedule=schedule, rounding=victim.usual.rounding
-            )
+        graph, rounding = victim.usual.graph, victim.usual.rounding
+        if graph is not None and not victim.usual.host:
+            other = compile(graph, victim.usual.config, schedule=schedule, rounding=rounding)
             self.usual.append(server.add(other)[0])
         self.following = server.add(victim.following)[0]
         self.rejected = False
@@ -715,29 +734,36 @@ class _VersionsRun:
         """Run one stream, and check all outputs."""
         victim, rng, server = self.victim, self.rng, self.server
         source = HostileInputs(rng, victim.usual.inputs, victim.usual.config, victim.windows, victim.special)
-        chooses = victim.answer is victim.exact and bool(rng.integers(2)) and not victim.special
-        reusing = ReusingServer(server, self.following) if chooses else None
+        chooser = self._chooser() if rng.integers(2) else None
         always = bool(rng.integers(2))
         sent, found = list[tuple[str, Arrays]](), list[RequestResult]()
-        first = server.submitted
+        first = 0 if isinstance(chooser, AuditedServer) else server.submitted
         for _ in range(int(rng.integers(*LENGTHS))):
             if rng.random() < 0.4:
-                found += self._event(reusing)
+                found += self._event(chooser)
             attack, inputs = source.next()
             sent.append((attack, inputs))
-            if reusing is not None:
-                reusing.submit(Request(inputs))
+            if chooser is not None:
+                chooser.submit(Request(inputs))
             else:
                 server.submit(inputs, version=self.following if always or rng.integers(2) else None)
-            found += (reusing or server).results()
+            found += (chooser or server).results()
         self.rejected = False
-        found += (reusing or server).results(wait=True)
-        assert [result.index for result in found] == list(range(first, server.submitted))
+        found += (chooser or server).results(wait=True)
+        assert [result.index for result in found] == list(range(first, first + len(sent)))
         for request, ((attack, inputs), result) in enumerate(zip(sent, found, strict=True)):
-            follows = result.version is self.following or result.version.network is victim.following
+            follows = result.version.network is victim.following
             self._count(attack, result)
             wanted = (victim.answer if follows else victim.exact)(inputs)
             _check(result.outputs, wanted, f"{self.where}, stream {number}, request {request}: {attack}")
+
+    def _chooser(self) -> ReusingServer | AuditedServer | None:
+        """Return the object that chooses versions as `mla serve` does; None if it always takes the same."""
+        if any(code.mutable for code in self.victim.following.codes):
+            return ReusingServer(self.server, self.following)
+        if self.victim.answer is not self.victim.exact:
+            return AuditedServer(self.server, self.following, 0.5, int(self.rng.integers(1 << 30)))
+        return None
 
     def _count(self, attack: str, result: RequestResult) -> None:
         tally = self.checks.tally
@@ -749,7 +775,7 @@ class _VersionsRun:
                 "short programs" if any(m.program in short for m in result.macros) else "other programs"
             ] += 1
 
-    def _event(self, reusing: ReusingServer | None) -> list[RequestResult]:
+    def _event(self, chooser: ReusingServer | AuditedServer | None) -> list[RequestResult]:
         """Disturb the server; return results that became complete."""
         server, draw = self.server, self.rng.integers(6)
         if draw == 0:  # other programs for the next usual request, in the middle of requests in flight
@@ -763,10 +789,10 @@ class _VersionsRun:
         if draw == 2:  # programs without requests in flight are evicted
             server.queue.resident_programs.unload([*self.following.parts, *server.current.parts], [])
             return []
-        found = (reusing or server).results(wait=True)
+        found = (chooser or server).results(wait=True)
         if draw == 3:  # memory that no result may depend on
             self._overwrite(self.following)
-        elif draw == 4 and reusing is None:  # the version is loaded again, often to another place
+        elif draw == 4 and chooser is None:  # the version is loaded again, often to another place
             server.drop(self.following)
             start, end = self.following.window
             server.driver.put(self.rng.integers(0, 256, end + 1 - start).astype(np.uint8), start)
@@ -812,13 +838,15 @@ def several_sizes(folder: Path) -> list[Victim]:
 #: Networks whose versions are attacked, by kind, with the number of streams of each network of 1,000 in `make soak`.
 KINDS: Mapping[str, tuple[Callable[[Path], list[Victim]], int]] = {
     "reuse": (reused, 60),
-    "regions": (regional, 100),
+    "regions": (regional, 70),
     "skip": (skipping, 50),
     "cascade": (cascades, 40),
-    "evictions": (crowded, 20),
+    "evictions": (crowded, 15),
 }
+#: Kinds that run on machines for which there are simulators.
+RTL_KINDS = ("reuse", "regions", "skip", "cascade")
 #: Number of streams of several batch sizes, and of several lengths.
-BATCH_STREAMS, LENGTH_STREAMS = 100, 60
+BATCH_STREAMS, LENGTH_STREAMS = 60, 60
 
 
 # --- What the comparison computes, for all bytes ---

@@ -14,6 +14,7 @@ from tests.runtime.dispatch.hostile_streams import (
     BATCH_STREAMS,
     KINDS,
     LENGTH_STREAMS,
+    RTL_KINDS,
     StreamChecks,
     check_equality_of_bytes,
     check_zero_points,
@@ -27,13 +28,12 @@ from tests.support.seeds import random_seed
 FRACTION, ON_RTL = 25, 2
 
 
-@pytest.mark.parametrize("rtl", [False, True], ids=["golden", "rtl"])
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize(
+    ("kind", "rtl"), [*((kind, False) for kind in KINDS), *((kind, True) for kind in RTL_KINDS)]
+)
 def test_versions_of_networks(kind: str, rtl: bool, tmp_path: Path) -> None:
     checks, seed = StreamChecks(rtl, ContentStore(tmp_path / "proofs")), random_seed()
     victims, count = KINDS[kind]
-    if rtl and kind == "evictions":
-        pytest.skip("would need simulators of machines with small instruction stores")
     for victim in victims(tmp_path)[: 1 if rtl else None]:
         checks.versions(victim, seed, ON_RTL if rtl else -(-count // FRACTION))
     assert checks.tally["other programs"]
