@@ -210,10 +210,16 @@ def _others(
     With several lengths, there are none: they exclude all other strategies.
     """
     from compiler.cli.compile import compile_model
+    from compiler.cli.serve import check_options
     from compiler.quantize.cascade import confidence_of
 
     def compiled(**options: object) -> "Callable[[], CompiledNetwork]":
-        return lambda: compile_model(argparse.Namespace(**vars(args) | options))
+        def made() -> "CompiledNetwork":
+            changed = argparse.Namespace(**vars(args) | options)
+            check_options(changed)
+            return compile_model(changed)
+
+        return made
 
     def cascade() -> "CompiledNetwork":
         confidence_of(record.graphs["quantized"])

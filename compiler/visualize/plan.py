@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.codegen.executable import Regions, StageExecutable
+from compiler.codegen.split_programs import ProgramPart
 from compiler.cost.energy import energy_uj
 from compiler.ir.tensor import Tensor
 from compiler.online_tuning.observers import Document, ServingObserver
@@ -753,7 +754,7 @@ def _measured(plan: PlanRequest, network: CompiledNetwork, usual: Sequence[Layer
 def _guards(plan: PlanRequest, network: CompiledNetwork) -> dict[str, int] | None:
     """Return for how many requests each variant runs if every request is compared; None if no guard tests data."""
     names = VariantNames(network)
-    if not plan.requests or not names.compares:
+    if not plan.requests or not names.compares or network.batch > 1:
         return None
     found = Counter(dict.fromkeys(names.wanted(plan.requests), 0))
     with _Bench(plan, network, "golden") as bench:
@@ -817,12 +818,13 @@ def _strategy(
     guards = _guards(plan, network)
     costs = {each.name: each.cycles for each in variants}
     known = ", ".join(f"{each.name} {each.cycles:,} cycles" for each in variants if each.cycles is not None)
-    if network.batch > 1:
+    if network.smaller:
         text = f": {known}" if known else ""
         return Strategy(option, "possible", f"needs requests that wait for each other{text}")
     if guards is None:
         text = f": {known}" if known else ""
-        return Strategy(option, "possible", f"how often its guards hold is unknown, no input given{text}")
+        why = "a batch has several requests" if plan.requests else "no input given"
+        return Strategy(option, "possible", f"how often its guards hold is unknown, {why}{text}")
     total = len(plan.requests)
     counts = ", ".join(f"{name} {count:,}" for name, count in guards.items())
     if usual.cycles is None or any(costs.get(name) is None for name, count in guards.items() if count):
@@ -933,22 +935,16 @@ class _Programs:
                 self._stage(stage, stage.code, f"stage {number} " if len(self.network.codes) > 1 else "")
 
     def _stage(self, stage: Stage, code: StageExecutable, prefix: str) -> None:
-        inputs = [tensor for tensor in stage.inputs if f"in {tensor.name}" in self.view]
-        before = ""
+        last, names, before = code.parts[-1], VariantNames(self.network), ""
+        guard, copies = f"{prefix}dispatch", f"{prefix}copies"
         for part in code.parts[:-1]:
             key = self._program(part.program.name, len(part.program.words), prefix)
-            for tensor in inputs if not before else []:
-                add_edge(self.view, f"in {tensor.name}", key, tensor.name, self._bus(tensor))
             if before:
                 add_edge(self.view, before, key, "order", Cost())
+            else:
+                self._reads(key, stage)
+            self._runs(key, stage, part)
             before = key
-        last, names = code.parts[-1], VariantNames(self.network)
-        guard, copies = f"{prefix}dispatch", f"{prefix}copies"
-        if code.mutable:
-            text = size(code.mutable)
-            add_node(self.view, copies, "buffer", "copies", "inputs and results of earlier requests", text)
-            for tensor in stage.inputs:
-                add_edge(self.view, copies, before or guard, tensor.name, self._bus(tensor))
         guards = [*(str(each.guard) for each in last.instead), "otherwise"]
         texts = [f"{text}: {each.name}" for text, each in zip(guards, last.programs, strict=True)]
         if code.regions is not None:
@@ -957,33 +953,52 @@ class _Programs:
         if before:
             add_edge(self.view, before, guard, "statistics", Cost())
         else:
-            for tensor in inputs:
-                add_edge(self.view, f"in {tensor.name}", guard, tensor.name, self._bus(tensor))
+            self._reads(guard, stage)
+        if code.mutable:
+            text = size(code.mutable)
+            add_node(self.view, copies, "buffer", "copies", "inputs and results of earlier requests", text)
+            for tensor in stage.inputs:
+                add_edge(self.view, copies, before or guard, tensor.name, self._bus(tensor))
+        choices = [(each, text, None) for each, text in zip(last.programs, guards, strict=True)]
         if code.regions is not None:
-            for variant in self.plan.variants[1:]:
-                key = self._program(variant.name, 0, prefix, variant)
-                add_edge(self.view, guard, key, variant.guard or "otherwise", Cost())
-                self._onward(key, stage, copies, skips=variant.name == "reused")
-            return
-        for program, text in zip(last.programs, guards, strict=True):
-            key = self._program(program.name, len(program.words), prefix)
+            choices = [(last.program, _BLOCKS, variant) for variant in self.plan.variants[1:]]
+        for program, text, variant in choices:
+            words = 0 if variant else len(program.words)
+            key = self._program(variant.name if variant else program.name, words, prefix, variant)
             add_edge(self.view, guard, key, text, Cost())
             skips = program is not last.program and names.compares
-            self._onward(key, stage, copies if code.mutable else "", skips=skips)
+            if skips or (variant is not None and variant.name == "reused"):
+                self._skips(key, stage, copies if code.mutable else "")
+            else:
+                self._runs(key, stage, last)
 
-    def _onward(self, key: str, stage: Stage, copies: str, *, skips: bool) -> None:
-        """Add the edges from a program to the outputs if it skips all layers, or else to the layers that it starts."""
-        if skips:
-            for tensor in stage.outputs:
-                if copies:
-                    add_edge(self.view, copies, key, tensor.name, self._bus(tensor))
-                if f"out {tensor.name}" in self.view:
-                    add_edge(self.view, key, f"out {tensor.name}", tensor.name, self._bus(tensor))
-            return
-        mine = [info.name for info in stage.infos if info.name in self.view]
-        starts = [name for name in mine if not any(p in mine for p in self.view.predecessors(name))]
-        for name in dict.fromkeys(starts):
-            add_edge(self.view, key, name, "runs", Cost())
+    def _reads(self, key: str, stage: Stage) -> None:
+        """Add the edges from the nodes that make the inputs of a stage."""
+        graph = self.plan.request.record.graphs["reduced"]
+        for tensor in stage.inputs:
+            maker = graph.producer(tensor.name)
+            source = f"in {tensor.name}" if maker is None else maker.name
+            if source in self.view:
+                add_edge(self.view, source, key, tensor.name, self._bus(tensor))
+
+    def _skips(self, key: str, stage: Stage, copies: str) -> None:
+        """Add the edges from a program that writes known results, from its copies and to their readers."""
+        graph = self.plan.request.record.graphs["reduced"]
+        for tensor in stage.outputs:
+            if copies:
+                add_edge(self.view, copies, key, tensor.name, self._bus(tensor))
+            readers = [f"out {tensor.name}", *(node.name for node in graph.consumers(tensor.name))]
+            for reader in readers:
+                if reader in self.view:
+                    add_edge(self.view, key, reader, tensor.name, self._bus(tensor))
+
+    def _runs(self, key: str, stage: Stage, part: ProgramPart) -> None:
+        """Add the edges from a program to the layers that it starts with."""
+        mine = dict.fromkeys(stage.infos[number].name for number in part.layers)
+        known = [name for name in mine if name in self.view]
+        for name in known:
+            if not any(before in mine for before in self.view.predecessors(name)):
+                add_edge(self.view, key, name, "runs", Cost())
 
     def _program(self, name: str, words: int, prefix: str, variant: Variant | None = None) -> str:
         """Add the node of a program, or of a window of a program for regions."""

@@ -24,11 +24,12 @@ from compiler.serving.reuse import ReusingServer
 from compiler.serving.server import Server
 from compiler.visualize.formats import FORMATS
 from compiler.visualize.plan import DispatchPlan, PlanRequest, Variant, plan_of, plan_view, profile_of
-from compiler.visualize.view import KINDS
+from compiler.visualize.svg import text_width, wrapped
+from compiler.visualize.view import KINDS, View
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from hw.errors import InputError
-from tests.runtime.dispatch.hostile_streams import several_lengths
+from tests.runtime.dispatch.hostile_streams import several_lengths, two_stages
 from tests.runtime.dispatch.test_cascade import BUDGET
 from tests.runtime.dispatch.test_regions import conv
 from tests.runtime.dispatch.test_reuse import dense_layers, drawn, open_server
@@ -67,6 +68,15 @@ def planned(
 def by_name(plan: DispatchPlan) -> dict[str, Variant]:
     """Return the variants by name."""
     return {each.name: each for each in plan.variants}
+
+
+def drawn_plan(plan: DispatchPlan) -> View:
+    """Return the view of a plan after drawing it; it has no cycles."""
+    view = plan_view(plan)
+    assert nx.is_directed_acyclic_graph(view)
+    for form in FORMATS.values():
+        assert form(view)
+    return view
 
 
 def counts(plan: DispatchPlan) -> Counter[str]:
@@ -181,6 +191,8 @@ def test_regions(rng: np.random.Generator) -> None:
         least = min(smallest[0] + number, 32) * min(smallest[1] + number, 32) / 32**2
         assert least <= each.computed < 1
     assert not by_name(plan)[whole].pruned
+    view = drawn_plan(plan)
+    assert set(view.successors("dispatch")) == {f"program {each.name}" for each in plan.variants[1:]}
 
 
 def test_cascade() -> None:
@@ -203,6 +215,7 @@ def test_cascade() -> None:
     assert by_name(plan)["accepted"].guard == str(part.instead[0].guard)
     layers = {info.name for info in compile(graph, "n4").infos}
     assert {each.layer for each in by_name(plan)["accepted"].pruned} == layers
+    drawn_plan(plan)
 
 
 def test_lengths(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -221,6 +234,7 @@ def test_lengths(tmp_path: Path, rng: np.random.Generator) -> None:
     shares = {each.name: [layer.computed for layer in each.pruned] for each in plan.variants}
     # Products are computed for whole rows of the array, of which there are 16.
     assert shares[f"{TOKENS} 40"] == shares["usual"] == []
+    drawn_plan(plan)
     assert shares[f"{TOKENS} 3"][0] <= shares[f"{TOKENS} 16"][0] < shares[f"{TOKENS} 17"][0] < 1
 
 
@@ -229,6 +243,25 @@ def test_batches(rng: np.random.Generator) -> None:
     plan = planned(graph, [drawn(graph, rng) for _ in range(9)], batches=(1, 4))
     assert [each.samples for each in plan.variants] == [1, 1, 4] and plan.guards is None
     assert sum(counts(plan).values()) == 9 and counts(plan).keys() <= {"batch of 1", "batch of 4"}
+    drawn_plan(plan)
+
+
+def test_host_between_two_stages(rng: np.random.Generator) -> None:
+    """Each stage has its own comparison; that of the second one reads what the host makes."""
+    graph, host = two_stages(rng)
+    first, second = drawn(graph, rng), drawn(graph, rng)
+    other = graph.inputs[1]
+    requests = [first, first, {**first, other: second[other]}]
+    record = CompilationTrace()
+    usual = compile(graph, "n4", host=host, record=record)
+    made = compile(graph, "n4", host=host, reuse=True)
+    given = [Request(each) for each in requests]
+    serving = Serving(usual, DEFAULT_DRAM, reusing=made)
+    plan = plan_of(PlanRequest(record, serving, made, "--reuse", given, first, (), "golden"))
+    assert plan.guards == {"computed": 1, "reused": 1, "reused and computed": 1} == dict(counts(plan))
+    view = drawn_plan(plan)
+    (comparison,) = (key for key in view if key.startswith("stage 1 program comparison"))
+    assert set(view.predecessors(comparison)) == {f"in {other}", host[0], "stage 1 copies"}
 
 
 def test_no_input(rng: np.random.Generator) -> None:
@@ -279,9 +312,23 @@ def test_formats(reused: DispatchPlan, form: str) -> None:
             view,
         )
     elif form == "svg":
-        assert ElementTree.fromstring(text).tag.endswith("svg")
+        root = ElementTree.fromstring(text)
+        texts = [each for each in root.iter() if each.tag.endswith("text") and not each.get("text-anchor")]
+        for each in texts:
+            x, y, size = (float(each.get(name, "nan")) for name in ("x", "y", "font-size"))
+            assert x + text_width(each.text or "", size) <= float(root.get("width", "0")) + 1
+            assert y <= float(root.get("height", "0"))
+        shown = " ".join(each.text or "" for each in texts)
+        assert all(word in shown for line in reused.lines() for word in line.split())
     else:
         assert "comparison with the previous inputs" in text and "%fuse_zeros == 64" in text
+
+
+def test_long_lines_are_wrapped() -> None:
+    text = "a few words and averyveryverylongword that follow each other"
+    lines = wrapped(text, 60, 10)
+    assert " ".join(lines) == text and len(lines) > 3
+    assert all(text_width(line, 10) <= 60 or " " not in line for line in lines)
 
 
 def test_edges(reused: DispatchPlan) -> None:
