@@ -173,7 +173,7 @@ class Pruned:
     computed : float
         Share of its multiply-accumulates that the variant computes; 0 if it skips the layer.
     why : str
-        Reason.
+        Reason why the variant does so.
     """
 
     layer: str
@@ -248,7 +248,7 @@ class Strategy:
     state : str
         `chosen`, `rejected` or `possible`.
     reason : str
-        Reason.
+        Reason for this state.
     guards : dict or None
         Number of requests for which each variant runs if every request is compared; None without an input.
     cycles : float or None
@@ -309,7 +309,7 @@ class DispatchPlan:
     Parameters
     ----------
     request : PlanRequest
-        Settings.
+        Settings of the plan.
     profile : tuple of InputProfile
         Profile of each input; empty if no input is given.
     variants : tuple of Variant
@@ -478,7 +478,7 @@ class VariantNames:
     Parameters
     ----------
     network : CompiledNetwork
-        Compiled network.
+        Network whose programs are named.
     """
 
     def __init__(self, network: CompiledNetwork):
@@ -627,7 +627,7 @@ class _Bench:
     Parameters
     ----------
     plan : PlanRequest
-        Settings.
+        Settings of the plan.
     network : CompiledNetwork
         Network to run.
     device : str
