@@ -41,7 +41,7 @@ from hw.errors import shown
 if TYPE_CHECKING:
     from compiler.online_tuning.observers import ServingHistory
     from compiler.online_tuning.search_worker import SearchJob
-    from compiler.online_tuning.serve import Audits, Change
+    from compiler.online_tuning.serve import Audits, Change, Serving
     from compiler.options import CompileOptions
     from compiler.runtime.compiled import CompiledNetwork
     from compiler.serving.power import PowerGovernor, PowerLimits
@@ -225,35 +225,18 @@ def _arrivals(args: argparse.Namespace) -> "Iterator[float] | None":
 
 def run(args: argparse.Namespace) -> int:
     """Serve all requests."""
-    from compiler.cache.content_store import ContentStore
     from compiler.cli.request_stream import requests_of
     from compiler.cli.run import named
     from compiler.online_tuning.observers import JsonLines, ServingHistory, ServingObserver, ServingProgress
-    from compiler.online_tuning.serve import Serving, governed, open_machine, serve
+    from compiler.online_tuning.serve import governed, open_machine, serve
     from compiler.util.progress import log, progress
 
     check_files(args, "out", "profile", "picture")
-    _check(args)
+    check_options(args)
     check_method(args)
     arrivals = _arrivals(args)
-    network, job = _network(args)
-    reusing, audits = _reusing(args), _audits(args)
-    serving = Serving(
-        network,
-        dram_of(args),
-        job,
-        args.max_in_flight,
-        args.trials_per_request,
-        args.adapt_from or 0,
-        tuple(args.conditions_at),
-        args.profile,
-        None if args.no_cache else ContentStore(),
-        reusing,
-        _power_limits(args),
-        None if arrivals is None else args.clock or _CLOCK_MHZ,
-        audits,
-        _guarded(args) if job else None,
-    )
+    serving = serving_of(args, timed=arrivals is not None)
+    network = serving.network
     requests = requests_of(args, network)
     if arrivals is not None:
         requests = requests.at(arrivals)
@@ -272,6 +255,30 @@ def run(args: argparse.Namespace) -> int:
                 return serve(serving, device, requests, listeners, governor)
         finally:
             _end(args, network, history, governor)
+
+
+def serving_of(args: argparse.Namespace, *, timed: bool = False) -> "Serving":
+    """Return the settings of a serving run, with all networks; `timed` is True if requests arrive at given times."""
+    from compiler.cache.content_store import ContentStore
+    from compiler.online_tuning.serve import Serving
+
+    network, job = _network(args)
+    return Serving(
+        network,
+        dram_of(args),
+        job,
+        args.max_in_flight,
+        args.trials_per_request,
+        args.adapt_from or 0,
+        tuple(args.conditions_at),
+        args.profile,
+        None if args.no_cache else ContentStore(),
+        _reusing(args),
+        _power_limits(args),
+        args.clock or _CLOCK_MHZ if timed else None,
+        _audits(args),
+        _guarded(args) if job else None,
+    )
 
 
 def _end(
@@ -309,7 +316,7 @@ def _lines(args: argparse.Namespace) -> "Iterator[IO[str]]":
         yield sys.stdout
 
 
-def _check(args: argparse.Namespace) -> None:
+def check_options(args: argparse.Namespace) -> None:
     """Raise InputError for conflicting options, before anything is compiled."""
     from hw.errors import InputError
 
@@ -373,7 +380,7 @@ def _audits(args: argparse.Namespace) -> "Audits | None":
     return Audits(network_of(args), args.seed, used_database(args)) if has_share(args) else None
 
 
-def _exactly(args: argparse.Namespace) -> argparse.Namespace:
+def exactly(args: argparse.Namespace) -> argparse.Namespace:
     """Return the options with which the exact network of a cascade is compiled."""
     from compiler.cli.compile import model_source
 
@@ -395,7 +402,7 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
     from hw.config import load_target
 
     args = argparse.Namespace(**vars(args) | {"reuse": False})
-    args = _exactly(args) if has_share(args) else args
+    args = exactly(args) if has_share(args) else args
     if not args.adapt:
         return network_of(args), None
     targets = targets_of(args, Objective.THROUGHPUT)

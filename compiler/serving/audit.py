@@ -12,6 +12,8 @@ from compiler.serving.request import Request, RequestResult
 from compiler.serving.server import Server
 from compiler.serving.versions import Version
 
+#: Variant of a request that was also computed exactly.
+AUDITED = "audited"
 #: Mean cost of the audits of many requests, as a fraction of the cycles of a request.
 _MAX_COST = 0.02
 #: Expected number of the first requests that are audited; the share of later ones falls with their number.
@@ -277,7 +279,7 @@ class AuditedServer:
             cycles=narrow.cycles + exact.cycles,
             delay=narrow.delay + exact.delay,
             disturbed=True,
-            variant="audited",
+            variant=AUDITED,
             why=f"also computed exactly, the label {'differs' if waiting.changed else 'is the same'}",
         )
         self._finish(waiting, result)

@@ -124,6 +124,8 @@ class ReusingServer:
         """Add to a result which programs ran and why, and adapt the gap."""
         programs = self._programs.get(result.version)
         if programs is None:
+            if result.index == self._judged:  # it was repeated on the current version
+                self._judged = None
             self._usual.append(result.cycles)
             return replace(
                 result, variant="usual", why="not compared, since the inputs did not repeat before"

@@ -1,5 +1,6 @@
 """Flow chart of a view, which runs from top to bottom, in columns so that the picture is wide rather than tall."""
 
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +20,7 @@ from compiler.visualize.svg import (
     point,
     shortened,
     text_width,
+    wrapped,
 )
 from compiler.visualize.view import View, size
 
@@ -31,6 +33,8 @@ _CALLED = {"host": "on the host", "control": "control flow"}
 #: Target aspect ratio (width over height).
 _SHAPE = 2.0
 _TOP = 58.0
+#: Least width to which lines below the picture are wrapped.
+_SUMMARY_WIDTH = 640.0
 
 
 def draw_flow(view: View) -> str:
@@ -109,7 +113,31 @@ class _Flow:
         self.svg.text(16, 45, f"{about['stage']}, {about['target']}", 11, fill=SOFT)
         self.svg.room(16 + text_width(about["name"], 16, bold=True), 50)
         self.svg.key(16, self.svg.height + 24, self._key(), max(self.svg.width, 320))
+        self._summary(about.get("summary", []))
         return self.svg.render()
+
+    def _summary(self, lines: list[str]) -> None:
+        """Add lines of text below the picture, in columns where they have several spaces, wrapped to its width."""
+        y, width = self.svg.height + 20, max(self.svg.width, _SUMMARY_WIDTH)
+        cells = [re.split(r" {2,}", line.strip()) for line in lines]
+        columns = max(map(len, cells), default=0)
+        widths = [
+            max(text_width(row[column], _LINE) for row in cells if len(row) == columns)
+            for column in range(columns)
+        ]
+        for row in cells:
+            if len(row) == columns > 1:
+                x = 16.0
+                for text, room in zip(row, widths, strict=True):
+                    self.svg.text(x, y, text, _LINE, fill=INK)
+                    x += room + 16
+                self.svg.room(x, y)
+                y += _STEP
+                continue
+            for text in wrapped(" ".join(row), width - 32, _LINE):
+                self.svg.text(16, y, text, _LINE, fill=SOFT)
+                self.svg.room(16 + text_width(text, _LINE), y)
+                y += _STEP
 
     def _key(self) -> list[tuple[str, str, str, bool]]:
         """Return the legend entries for the kinds of nodes in the picture."""

@@ -20,6 +20,8 @@ def to_text(view: View) -> str:
     if "cycles" in about:
         lines.insert(1, f"{about['cycles']:,} cycles")
     lines[-1:-1] = about.get("removed", [])
+    if "summary" in about:
+        lines[-1:-1] = ["", *about["summary"]]
     groups: dict[str, list[str]] = {}
     for key, data in view.nodes(data=True):
         groups.setdefault(data["group"], []).append(key)

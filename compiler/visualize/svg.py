@@ -35,6 +35,7 @@ COLOURS = {
     "operator": ("#eaf1fb", "#4472b5"),
     "host": ("#fbe9e7", "#c0503c"),
     "control": ("#fbf3d9", "#b58a1b"),
+    "guard": ("#f8e6f0", "#a8447f"),
     "layer": ("#eaf1fb", "#4472b5"),
     "buffer": ("#f1f2f4", "#7b8491"),
     "load": ("#dff2ea", "#2c8c69"),
@@ -450,6 +451,18 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
     """Return the width of a text in DejaVu Sans; this is the widest common sans-serif font, so the text fits in all."""
     widths = _BOLD if bold else _REGULAR
     return sum(widths.get(c, _WIDEST if east_asian_width(c) in "WF" else _OTHER) for c in text) * size / 1000
+
+
+def wrapped(text: str, width: float, size: float) -> list[str]:
+    """Divide a text at spaces into lines of at most a given width; a longer word is a line of its own."""
+    lines, line = list[str](), ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if line and text_width(longer, size) > width:
+            lines.append(line)
+            longer = word
+        line = longer
+    return [*lines, line]
 
 
 def shortened(text: str, width: float, size: float, *, bold: bool = False) -> str:

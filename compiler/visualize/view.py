@@ -1,10 +1,11 @@
 """Common structure of the graph views.
 
 A view is a networkx MultiDiGraph whose attributes are numbers, strings and lists of strings, so that it can be
-written as JSON. A graph has the attributes name, stage, target and note, and at stage `reduced` removed
-(descriptions of removed nodes and channels). A node has the attributes kind (a key of
-`KINDS`), label, text (lines of detail) and group, and, where known, cycles and pj. An edge has the attributes tensor,
-bytes, cycles and pj; edges for accumulations and for values carried to the next loop iteration also have back.
+written as JSON. A graph has the attributes name, stage, target and note, at stage `reduced` removed (descriptions of
+removed nodes and channels), and at stage `plan` summary (lines of text) and plan (a document). A node has the
+attributes kind (a key of `KINDS`), label, text (lines of detail) and group, and, where known, cycles and pj. An edge
+has the attributes tensor, bytes, cycles and pj; edges for accumulations and for values carried to the next loop
+iteration also have back.
 """
 
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ KINDS = {
     "operator": "a node of the model",
     "host": "a node that runs on the host",
     "control": "a branch or loop: the host selects the subgraph to run, or repeats it",
+    "guard": "a choice among programs, which the chip makes by data or by an operand",
     "layer": "nodes that the accelerator executes together",
     "buffer": "a range of a memory",
     "load": "a transfer from DRAM to the chip",

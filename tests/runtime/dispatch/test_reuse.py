@@ -180,6 +180,28 @@ def test_comparisons_of_inputs_that_never_repeat_cost_little(rng: np.random.Gene
         np.testing.assert_equal(dict(results[number].outputs), evaluate(graph, requests[number]))
 
 
+def test_repeated_request_does_not_stop_the_choice_of_gaps(rng: np.random.Generator) -> None:
+    """The request whose result decides about the gap is rejected, and runs again on the usual version."""
+    graph = dense_layers(rng)
+    network, usual = compile(graph, "n4", reuse=True), compile(graph, "n4")
+    requests = [drawn(graph, rng) for _ in range(60)]
+    rejected = []
+
+    def rejects(result: RequestResult) -> bool:
+        once = result.index == 1 and not rejected
+        rejected.extend([result.index] if once else [])
+        return once
+
+    with open_server(usual, network, rtl=False) as device:
+        server = Server(device, usual)
+        server.rejects = rejects
+        results = served(ReusingServer(server, server.add(network)[0]), requests)
+    assert rejected == [1] and results[1].variant == "usual"
+    assert 4 < sum(result.variant == "computed" for result in results) < 30
+    for inputs, result in zip(requests, results, strict=True):
+        np.testing.assert_equal(dict(result.outputs), evaluate(graph, inputs))
+
+
 def test_each_stage_reuses_its_own_results(rng: np.random.Generator) -> None:
     """A node on the host separates two stages; only the second one reads the input that changes."""
     draft = Draft(rng)
