@@ -25,6 +25,8 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile=ci
 unexport MAKEFLAGS MFLAGS MAKELEVEL
 # Tests start hundreds of Python processes, each of which would compile all modules if none may write bytecode.
 unexport PYTHONDONTWRITEBYTECODE
+# Each of the two processes has one core; threads of the linear algebra library would only wait for each other.
+test soak: export OPENBLAS_NUM_THREADS := 1
 
 .PHONY: help setup sim test bench soak lint format docs fpga waves lock clean cxx
 
