@@ -51,8 +51,8 @@ cxx:
 sim: $(READY) cxx  ## serve handwritten digits on the simulated chip while better programs are found and loaded
 	$(BIN)/python -m scripts.sim
 
-test: $(READY) cxx  ## run all tests
-	$(PYTEST) --ignore=tests/soak tests
+test: $(READY) cxx  ## run all tests, with a random half of the cases of random ones
+	$(PYTEST) --random-cases 0.5 --ignore=tests/soak tests
 
 bench: $(READY) cxx  ## print the performance tables and write docs/benchmarks.md (SUITES="gemm conv tiny nets conditions sim")
 	$(BIN)/python -m scripts.bench $(SUITES)

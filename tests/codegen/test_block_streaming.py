@@ -225,6 +225,7 @@ def test_attention_is_streamed_in_blocks_of_rows(
     assert np.abs(wanted.astype(int) - real.reshape(wanted.shape)).max() <= 2
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(12))
 def test_masked_scores_equal_those_of_separate_layers(seed: int) -> None:
     """Outputs of random attention, with masks of all broadcasts, equal those with one layer for each operator."""

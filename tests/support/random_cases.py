@@ -1,0 +1,74 @@
+"""Option `--random-cases SHARE`: run a share of the cases of random tests, drawn anew in each run.
+
+The marker `random_cases` names the parameters of a test, usually its seed, in which its cases differ only by chance.
+From the cases whose other parameters are equal, the option draws a share, at least one. The fixture `drawn` draws from
+the cases of a loop. `MLA_SEED` determines which.
+"""
+
+import os
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from math import ceil
+from typing import TypeVar, cast
+
+import pytest
+
+_Case = TypeVar("_Case")
+
+
+def add_option(parser: pytest.Parser) -> None:
+    """Add the option."""
+    parser.addoption(
+        "--random-cases",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="run this share of the cases of random tests, drawn with MLA_SEED (default 1: all cases)",
+    )
+
+
+def configure(config: pytest.Config) -> None:
+    """Register the marker, and check the option."""
+    config.addinivalue_line(
+        "markers", "random_cases(*names): cases that differ in these parameters only are drawn at random"
+    )
+    share = config.getoption("--random-cases")
+    if not 0 < share <= 1:
+        raise pytest.UsageError(f"--random-cases must be above 0 and at most 1, not {share}")
+
+
+def sample(config: pytest.Config, name: str, cases: Sequence[_Case]) -> list[_Case]:
+    """Return the share of some cases that the option draws, in their order; `name` distinguishes random tests."""
+    count = ceil(config.getoption("--random-cases") * len(cases))
+    chosen = random.Random(f"{_seed()} {name}").sample(range(len(cases)), count)
+    return [cases[index] for index in sorted(chosen)]
+
+
+def draw(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests that are not drawn."""
+    groups = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        marker = item.get_closest_marker("random_cases")
+        if marker:
+            groups[_group(cast(pytest.Function, item), set(marker.args))].append(item)
+    kept = {case for group, cases in groups.items() for case in sample(config, group, cases)}
+    dropped = {case for cases in groups.values() for case in cases} - kept
+    items[:] = [item for item in items if item not in dropped]
+    if dropped:
+        config.hook.pytest_deselected(items=list(dropped))
+
+
+def _group(item: pytest.Function, chance: set[str]) -> str:
+    """Return a name that is the same for the cases of a test that differ only in the parameters `chance`."""
+    values = [
+        (name, value if isinstance(value, (int, float, str)) else item.callspec.indices[name])
+        for name, value in sorted(item.callspec.params.items())
+        if name not in chance
+    ]
+    return f"{item.nodeid.partition('[')[0]} {values}"
+
+
+def _seed() -> str:
+    """Return a seed that is the same in all processes of a run."""
+    return os.environ.get("MLA_SEED") or os.environ.get("PYTEST_XDIST_TESTRUNUID", "0")
