@@ -1,7 +1,7 @@
 """First step of a simulator process: cocotb without pytest.
 
-cocotb imports pytest for tests that expect exceptions, of which a simulator has none. That import takes half of the time
-in which a simulator starts. This module is imported before cocotb, so it imports nothing of this project.
+cocotb imports pytest for tests that expect exceptions, of which a simulator has none. That import takes half of the CPU
+time in which a simulator starts. This module is imported before cocotb, so it imports nothing of this project.
 """
 
 import sys
