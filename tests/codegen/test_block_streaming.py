@@ -206,6 +206,7 @@ ATTENTION = [
 ]
 
 
+@pytest.mark.random_cases("target")
 @pytest.mark.parametrize("target", ["n4", "n8", "n16", "n32"])
 @pytest.mark.parametrize(("shape", "form"), ATTENTION, ids=str)
 def test_attention_is_streamed_in_blocks_of_rows(

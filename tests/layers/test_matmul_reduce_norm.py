@@ -136,6 +136,7 @@ def rows_for_sums(rng: np.random.Generator, columns: int, dtype: str) -> np.ndar
     return np.concatenate(rows).astype(dtype)
 
 
+@pytest.mark.random_cases("epsilon", "dtype")
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("epsilon", [1e-12, 0.003, 0.7])
 @pytest.mark.parametrize("columns", [2, 37, 361, 384, 768, 777, 1024, 1280, 1501, 2000, 2048, 3072, 4095])

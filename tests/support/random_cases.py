@@ -1,8 +1,9 @@
 """Option `--random-cases SHARE`: run a share of the cases of random tests, drawn anew in each run.
 
-The marker `random_cases` names the parameters of a test, usually its seed, in which its cases differ only by chance.
-From the cases whose other parameters are equal, the option draws a share, at least one. The fixture `drawn` draws from
-the cases of a loop. `MLA_SEED` determines which.
+The marker `random_cases` names the parameters of a test whose values are drawn: its seed, or parameters that are
+combined with all values of the others although they hardly affect each other. From the cases whose other parameters are
+equal, the option draws a share, at least one. The fixture `drawn` draws from the cases of a loop. `MLA_SEED` determines
+which.
 """
 
 import os
@@ -31,7 +32,7 @@ def add_option(parser: pytest.Parser) -> None:
 def configure(config: pytest.Config) -> None:
     """Register the marker, and check the option."""
     config.addinivalue_line(
-        "markers", "random_cases(*names): cases that differ in these parameters only are drawn at random"
+        "markers", "random_cases(*names): parameters whose values are drawn by --random-cases"
     )
     share = config.getoption("--random-cases")
     if not 0 < share <= 1:
