@@ -34,14 +34,14 @@ def configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "random_cases(*names): parameters whose values are drawn by --random-cases"
     )
-    share = config.getoption("--random-cases")
+    share = _share(config)
     if not 0 < share <= 1:
         raise pytest.UsageError(f"--random-cases must be above 0 and at most 1, not {share}")
 
 
 def sample(config: pytest.Config, name: str, cases: Sequence[_Case]) -> list[_Case]:
     """Return the share of some cases that the option draws, in their order; `name` distinguishes random tests."""
-    count = ceil(config.getoption("--random-cases") * len(cases))
+    count = ceil(_share(config) * len(cases))
     chosen = random.Random(f"{_seed()} {name}").sample(range(len(cases)), count)
     return [cases[index] for index in sorted(chosen)]
 
@@ -68,6 +68,10 @@ def _group(item: pytest.Function, chance: set[str]) -> str:
         if name not in chance
     ]
     return f"{item.nodeid.partition('[')[0]} {values}"
+
+
+def _share(config: pytest.Config) -> float:
+    return cast(float, config.getoption("--random-cases"))
 
 
 def _seed() -> str:
