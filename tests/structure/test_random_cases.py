@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ import pytest
 
 @pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("kind", ["a", "b"])
-def test_marked(kind, seed): ...
+@pytest.mark.parametrize("kind", [["a"], ["b"]], ids=str)
+@pytest.mark.parametrize("of", [len, min])
+def test_marked(kind, seed, of): ...
 
 @pytest.mark.random_cases("seed")
 @pytest.mark.parametrize(("size", "seed"), [(1, 0), (1, 1), (2, 0), (3, 0)])
@@ -47,12 +49,12 @@ def run(folder: Path, seed: int, *arguments: str) -> set[str]:
 
 def test_share_is_drawn_from_each_group(tmp_path: Path) -> None:
     every = run(tmp_path, 1)
-    assert len([name for name in every if name.startswith("test_marked")]) == 16
+    assert len([name for name in every if name.startswith("test_marked")]) == 32
     drawn = [run(tmp_path, seed, "--random-cases", "0.5") for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     for found in drawn:
-        for kind in "ab":
-            assert len([name for name in found if name.startswith(f"test_marked[{kind}")]) == 4
+        for of, kind in product(("len", "min"), "ab"):
+            assert len([name for name in found if name.startswith(f"test_marked[{of}-['{kind}']-")]) == 4
         assert len([name for name in found if name.startswith("test_groups[1")]) == 1
         assert {"test_groups[2-0]", "test_groups[3-0]", *(f"test_others[{i}]" for i in range(8))} <= found
         (loop,) = [name for name in found if name.startswith("test_loop")]

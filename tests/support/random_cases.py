@@ -48,26 +48,24 @@ def sample(config: pytest.Config, name: str, cases: Sequence[_Case]) -> list[_Ca
 
 def draw(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests that are not drawn."""
-    groups = defaultdict[str, list[pytest.Item]](list)
+    groups = defaultdict[tuple[object, ...], list[pytest.Item]](list)
     for item in items:
         marker = item.get_closest_marker("random_cases")
         if marker:
             groups[_group(cast(pytest.Function, item), set(marker.args))].append(item)
-    kept = {case for group, cases in groups.items() for case in sample(config, group, cases)}
+    kept = {case for cases in groups.values() for case in sample(config, cases[0].nodeid, cases)}
     dropped = {case for cases in groups.values() for case in cases} - kept
     items[:] = [item for item in items if item not in dropped]
     if dropped:
         config.hook.pytest_deselected(items=list(dropped))
 
 
-def _group(item: pytest.Function, chance: set[str]) -> str:
-    """Return a name that is the same for the cases of a test that differ only in the parameters `chance`."""
-    values = [
-        (name, value if isinstance(value, (int, float, str)) else item.callspec.indices[name])
-        for name, value in sorted(item.callspec.params.items())
-        if name not in chance
-    ]
-    return f"{item.nodeid.partition('[')[0]} {values}"
+def _group(item: pytest.Function, chance: set[str]) -> tuple[object, ...]:
+    """Return a key that is the same for the cases of a test that differ only in the parameters `chance`."""
+    others = [value for name, value in sorted(item.callspec.params.items()) if name not in chance]
+    # Values of all kinds are the same objects in all cases; equal numbers and texts need not be.
+    keys = [value if isinstance(value, (int, float, str)) else id(value) for value in others]
+    return item.nodeid.partition("[")[0], *keys
 
 
 def _share(config: pytest.Config) -> float:
