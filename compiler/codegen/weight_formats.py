@@ -6,6 +6,7 @@ All replace commands and the data that they read, after the steps of a layer hav
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -218,7 +219,7 @@ def _widened(
     }
     for command in (command for buffer in tiles for command in readers[buffer]):
         wide = _resized(command, _WEIGHT_DISTANCES, buffers, pair, tile)
-        word = MATRIX_WORD.pack(**word_of(command) | {mode: 1})
+        word = MATRIX_WORD.pack(**{**word_of(command), mode: 1})
         wide.fields.update(word=word, ic_count=number_of(command, "ic_count", 1) // 2, a_ic=2 * n, w_ic=tile)
         image = command.fields["a_base"]
         assert isinstance(image, BufferRef)
@@ -241,9 +242,14 @@ def number_of(command: Command, name: str, default: int = 0) -> int:
     return value
 
 
-def word_of(command: Command) -> dict[str, int]:
+def word_of(command: Command) -> Mapping[str, int]:
     """Return the fields of the mode word of a MATRIX command."""
-    return MATRIX_WORD.unpack(number_of(command, "word", MATRIX_WORD.pack()))
+    return _fields_of(number_of(command, "word", MATRIX_WORD.pack()))
+
+
+@lru_cache(maxsize=1 << 12)
+def _fields_of(word: int) -> Mapping[str, int]:
+    return MATRIX_WORD.unpack(word)
 
 
 def _may_widen(command: Command, n: int) -> bool:

@@ -374,7 +374,7 @@ class _TiledWeights:
                 fields[f"w_{dim}"] = int(np.diff(offsets, axis=axis).flat[0])
         (oc, _), (ky, _), (kx, _), (ic, _) = box.ranges
         fields |= {
-            "word": MATRIX_WORD.pack(**word_of(command) | {"accumulate": int(not box.first)}),
+            "word": MATRIX_WORD.pack(**{**word_of(command), "accumulate": int(not box.first)}),
             "w_base": BufferRef(
                 buffers.get(weights.buffer, weights.buffer), weights.index, int(offsets.flat[0])
             ),

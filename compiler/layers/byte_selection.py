@@ -557,10 +557,10 @@ def selection_plan(what: SelectedPixels, engine: Engine, most: int) -> Selection
                 continue
             fits = _MAX_SUMS * engine.rows // ceil_div(group * what.size, n)
             for lines, pixels in _box_sizes(what, group, fits):
+                if _box_bytes(what, group, lines, pixels, n) > most:
+                    continue
                 plan = _plan(what, group, lines, pixels, passes, copied, engine)
-                if max(plan.loaded(n), plan.selected(n)) <= most and (
-                    best is None or plan.cycles < best.cycles
-                ):
+                if best is None or plan.cycles < best.cycles:
                     best = plan
     return best
 
@@ -575,6 +575,12 @@ def _box_sizes(what: SelectedPixels, group: int, fits: int) -> Iterator[tuple[in
         yield ceil_div(what.inner, ceil_div(what.inner, lines)), what.pixels
     if what.inner > 1 and what.pixels <= fits * group:
         yield 1, what.pixels
+
+
+def _box_bytes(what: SelectedPixels, group: int, lines: int, pixels: int, n: int) -> int:
+    """Return the bytes of a loaded box or of a stream of a box of the result, whichever is larger."""
+    padded = ceil_div(lines * pixels, group) * group
+    return max(sum(source.bytes_of(padded) + n for source in what.sources), padded * what.size + n)
 
 
 def _plan(
@@ -592,7 +598,6 @@ def _plan(
     commands = len(what.sources) + sum(len(stream) + 1 for stream in passes) + len(copied) + stored
     copies = sum(ceil_div(run.count, n) for run in copied)
 
-    @lru_cache
     def work(lines: int, pixels: int) -> UnitWork:
         parts = ceil_div(lines * pixels, group)
         fuse = (parts * rows * len(passes) + lines * pixels * copies) * engine.fuse_rate
@@ -605,14 +610,27 @@ def _plan(
         array = sum(each * max(parts, n) for each in tiles)
         return UnitWork(load, store, array, fuse, commands)
 
-    works = tuple(
-        work(some, part) for _, some in pieces(what.inner, lines) for _, part in pieces(what.pixels, pixels)
-    )
-    total = UnitWork(*(what.outer * sum(each) for each in zip(*(w.parts for w in works), strict=True)))
+    works, total = tuple[UnitWork, ...](), UnitWork()
+    for bands, some in _equal_pieces(what.inner, lines):
+        band = tuple[UnitWork, ...]()
+        for count, part in _equal_pieces(what.pixels, pixels):
+            found = work(some, part)
+            band += count * (found,)
+            total = total.plus(found.times(what.outer * bands * count))
+        works += bands * band
     busiest = max(total.load + total.store, total.array, total.fuse, total.commands * _COMMAND_CYCLES)
     first, last = works[0], works[-1]
     cycles = busiest + first.load + first.array + last.fuse + last.store + sum(tiles) * n + _START
     return SelectionPlan(what, group, lines, pixels, passes, copied, works, cycles)
+
+
+def _equal_pieces(total: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the number and the length of the pieces of equal length into which `pieces` splits elements, in order."""
+    whole, rest = divmod(total, size)
+    if whole:
+        yield whole, size
+    if rest:
+        yield 1, rest
 
 
 def _box_beats(

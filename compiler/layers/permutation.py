@@ -18,12 +18,12 @@ identity, and shifts the sum of the lines before by a byte. FUSE writes the sums
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property, lru_cache
 from itertools import accumulate, product
 from math import inf, prod
-from operator import mul
+from operator import add, mul
 from typing import cast
 
 from compiler.layers.strided_copy import Dim, Walk, run_beats
@@ -533,6 +533,10 @@ class UnitWork:
         """Return the work of `count` boxes."""
         return UnitWork(*(count * each for each in self.parts))
 
+    def plus(self, other: "UnitWork") -> "UnitWork":
+        """Return the work of both."""
+        return UnitWork(*map(add, self.parts, other.parts))
+
     @property
     def parts(self) -> tuple[float, ...]:
         """Work of each unit."""
@@ -761,82 +765,145 @@ def _larger(sizes: list[int], at: int, n: int) -> set[int]:
 
 def _grow(walk: Walk, ends: Ends, engine: Engine, most: int) -> BoxPlan | None:
     """Return the best division into boxes that enlarging a box along one dimension at a time finds."""
-    found = [_grown(walk, ends, engine, most, *way) for way in _ways(walk, ends, engine.n)]
+    found = [_estimates(walk, ends, engine, *way).grown(most) for way in _ways(walk, ends, engine.n)]
     return min((each for each in found if each is not None), key=lambda each: each.cycles, default=None)
 
 
-def _grown(
-    walk: Walk, ends: Ends, engine: Engine, most: int, mode: Mode, along: int, collected: bool
-) -> BoxPlan | None:
-    choices = [_sizes_of(dim[0], engine.n) for dim in walk.dims]
-    if mode == Mode.TURN_PAIRS:
-        choices[cast(int, _pair(walk))] = [2]
-    if mode == Mode.INTERLEAVE:
-        choices[along] = [walk.dims[along][0]]
-    at = [0] * len(choices)
+class _Estimates:
+    """Estimates of divisions of a copy into boxes that are permuted in one way.
 
-    def plan() -> tuple[float, BoxPlan] | None:
-        """Return the plan for the sizes `at`, after its work if each box began at a bus beat."""
-        counts = tuple(sizes[index] for sizes, index in zip(choices, at, strict=True))
-        dims = tuple((count, *dim[1:]) for count, dim in zip(counts, walk.dims, strict=True))
-        box = Box(Walk(dims), ends, engine.n, collected)
+    Estimates are kept, since the boxes of different maximum sizes grow along the same path.
+
+    Parameters
+    ----------
+    walk : Walk
+        Elements of one byte each.
+    ends : Ends
+        Source and destination.
+    engine : Engine
+        Speed of the machine.
+    mode : Mode
+        How bytes are permuted.
+    along : int
+        Index of a dimension, as in `BoxPlan`.
+    collected : bool
+        True if lines are loaded in the order of the bytes that a line of the destination collects from them.
+    """
+
+    def __init__(self, walk: Walk, ends: Ends, engine: Engine, mode: Mode, along: int, collected: bool):
+        self.walk, self.ends, self.engine = walk, ends, engine
+        self.mode, self.along, self.collected = mode, along, collected
+        self._plans: dict[tuple[int, ...], tuple[float, BoxPlan] | None] = {}
+        self._works: dict[tuple[int, ...], UnitWork] = {}
+
+    def grown(self, most: int) -> BoxPlan | None:
+        """Return the best division, for boxes of at most `most` bytes; None if no box fits."""
+        choices = [_sizes_of(dim[0], self.engine.n) for dim in self.walk.dims]
+        if self.mode == Mode.TURN_PAIRS:
+            choices[cast(int, _pair(self.walk))] = [2]
+        if self.mode == Mode.INTERLEAVE:
+            choices[self.along] = [self.walk.dims[self.along][0]]
+        at = [0] * len(choices)
+
+        def plan() -> tuple[float, BoxPlan] | None:
+            return self._plan(tuple(sizes[index] for sizes, index in zip(choices, at, strict=True)), most)
+
+        now = plan()
+        best = now[1] if now else None
+        while now is not None:
+            grown = []
+            for index, sizes in enumerate(choices):
+                start = at[index]
+                for larger in _larger(sizes, start, self.engine.n):
+                    at[index] = larger
+                    grown.append((plan(), index, larger))
+                at[index] = start
+            found = [
+                (each[0], max(each[1].sizes), index, larger, each) for each, index, larger in grown if each
+            ]
+            if not found:
+                break
+            # A shorter work of any unit may pay only together with that of another one.
+            *_, index, larger, now = min(found, key=lambda each: each[:4])
+            at[index] = larger
+            if best is None or now[1].cycles < best.cycles:
+                best = now[1]
+        return best
+
+    def _plan(self, counts: tuple[int, ...], most: int) -> tuple[float, BoxPlan] | None:
+        """Return the plan for boxes of a size, after its work if each box began at a bus beat; None if none fits."""
+        if counts not in self._plans:
+            box = self._box(counts)
+            if max(self._ends_of(box)) > most:
+                return None
+            self._plans[counts] = self._estimate(counts, box)
+        found = self._plans[counts]
+        return None if found is None or max(found[1].sizes) > most else found
+
+    def _box(self, counts: tuple[int, ...]) -> Box:
+        dims = tuple((count, *dim[1:]) for count, dim in zip(counts, self.walk.dims, strict=True))
+        return Box(Walk(dims), self.ends, self.engine.n, self.collected)
+
+    def _ends_of(self, box: Box) -> tuple[int, int]:
+        """Return the bytes of a loaded and of a permuted box."""
         loaded, permuted = box.sizes
-        if mode == Mode.STORE:
-            permuted = 0
-        if mode == Mode.TURN_PAIRS and not _paired(box, along, engine):
+        return loaded, 0 if self.mode == Mode.STORE else permuted
+
+    def _estimate(self, counts: tuple[int, ...], box: Box) -> tuple[float, BoxPlan] | None:
+        if self.mode == Mode.TURN_PAIRS and not _paired(box, self.along, self.engine):
             return None
-        if max(loaded, permuted) > most:
-            return None
-        work, between = _work(box, mode, along, engine)
-        if between > most:
-            return None
-        pairs = list(zip(walk.dims, counts, strict=True))
+        loaded, permuted = self._ends_of(box)
+        work, between = _work(box, self.mode, self.along, self.engine)
+        self._works[counts] = work
+        pairs = list(zip(self.walk.dims, counts, strict=True))
         steps = [(1, count * x, count * y) for (total, x, y), count in pairs if count < total]
-
-        def placed(box: Box, work: UnitWork) -> UnitWork:
-            load, store = _transfers(box, mode, steps)
-            return replace(work, load=load, store=store)
-
-        sizes = loaded, between, permuted
         boxes = prod(ceil_div(dim[0], count) for dim, count in pairs)
-        if boxes > _MAX_FEW or mode == Mode.TURN_TWICE:
-            times = prod(_boxes_along(dim[0], count, mode) for dim, count in pairs)
-            total = placed(box, work).times(times)
-            cycles = _many_cycles(total, boxes, mode)
-            return work.total * times, BoxPlan(
-                walk, ends, counts, mode, along, total, sizes, cycles, collected
-            )
-        plan = BoxPlan(walk, ends, counts, mode, along, work, sizes, 0.0, collected)
-        found = {dims: (work.total, placed(box, work))}
-        works = list[tuple[float, UnitWork]]()
-        for part in plan.parts(engine.n):
-            if part.walk.dims not in found:
-                work, _ = _work(part, mode, along, engine)
-                found[part.walk.dims] = work.total, placed(part, work)
-            works.append(found[part.walk.dims])
-        total = UnitWork(*(sum(each) for each in zip(*(w.parts for _, w in works), strict=True)))
-        cycles = _few_cycles([w for _, w in works])
-        return sum(each for each, _ in works), replace(plan, work=total, cycles=cycles)
+        few = boxes <= _MAX_FEW and self.mode != Mode.TURN_TWICE
+        found = self._few(pairs, steps) if few else self._many(pairs, steps, boxes, box, work)
+        alone, total, cycles = found
+        sizes = loaded, between, permuted
+        return alone, BoxPlan(
+            self.walk, self.ends, counts, self.mode, self.along, total, sizes, cycles, self.collected
+        )
 
-    now = plan()
-    best = now[1] if now else None
-    while now is not None:
-        grown = []
-        for index, sizes in enumerate(choices):
-            start = at[index]
-            for larger in _larger(sizes, start, engine.n):
-                at[index] = larger
-                grown.append((plan(), index, larger))
-            at[index] = start
-        found = [(each[0], max(each[1].sizes), index, larger, each) for each, index, larger in grown if each]
-        if not found:
-            break
-        # A shorter work of any unit may pay only together with that of another one.
-        *_, index, larger, now = min(found, key=lambda each: each[:4])
-        at[index] = larger
-        if best is None or now[1].cycles < best.cycles:
-            best = now[1]
-    return best
+    def _many(
+        self, pairs: Sequence[tuple[Dim, int]], steps: Sequence[Dim], boxes: int, box: Box, work: UnitWork
+    ) -> tuple[float, UnitWork, float]:
+        """Return the work if each box began at a bus beat, the work, and the cycles of many equal boxes."""
+        times = prod(_boxes_along(dim[0], count, self.mode) for dim, count in pairs)
+        total = self._placed(box, work, steps).times(times)
+        return work.total * times, total, _many_cycles(total, boxes, self.mode)
+
+    def _few(self, pairs: Sequence[tuple[Dim, int]], steps: Sequence[Dim]) -> tuple[float, UnitWork, float]:
+        """Return the work if each box began at a bus beat, the work, and the cycles of a few boxes."""
+        order = sorted(range(len(pairs)), key=lambda i: -pairs[i][0][2])
+        lengths = [[min(size, dim[0] - at) for at in range(0, dim[0], size)] for dim, size in pairs]
+        found: dict[tuple[int, ...], tuple[float, UnitWork]] = {}
+        works = list[UnitWork]()
+        alone = 0.0
+        for ordered in product(*(lengths[index] for index in order)):  # in the order of the destination
+            if ordered not in found:
+                counts = tuple(length for _, length in sorted(zip(order, ordered, strict=True)))
+                box = self._box(counts)
+                if counts not in self._works:
+                    self._works[counts], _ = _work(box, self.mode, self.along, self.engine)
+                work = self._works[counts]
+                found[ordered] = work.total, self._placed(box, work, steps)
+            total, placed = found[ordered]
+            alone += total
+            works.append(placed)
+        whole = UnitWork(*(sum(each) for each in zip(*(work.parts for work in works), strict=True)))
+        return alone, whole, _few_cycles(works)
+
+    def _placed(self, box: Box, work: UnitWork, steps: Sequence[Dim]) -> UnitWork:
+        """Return the work of a box among others at distances of `steps`."""
+        load, store = _transfers(box, self.mode, steps)
+        return UnitWork(load, store, work.array, work.fuse, work.commands)
+
+
+@lru_cache(maxsize=1024)
+def _estimates(walk: Walk, ends: Ends, engine: Engine, mode: Mode, along: int, collected: bool) -> _Estimates:
+    return _Estimates(walk, ends, engine, mode, along, collected)
 
 
 #: Sizes, in quarters of n, of the inner part of a dimension of which the outer part is a pivot.

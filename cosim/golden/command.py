@@ -1,6 +1,7 @@
 """Unit commands in the queues of the golden model."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from cosim.semantics.command_fields import CommandFields
 from hw.isa.enums import Unit
@@ -33,5 +34,10 @@ class Command:
     signals: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.waits = tuple(i for i in range(16) if self.wait >> i & 1)
-        self.signals = tuple(i for i in range(20) if self.signal >> i & 1)
+        self.waits, self.signals = _bits(self.wait), _bits(self.signal)
+
+
+@lru_cache(maxsize=1 << 12)
+def _bits(mask: int) -> tuple[int, ...]:
+    """Return the positions of the bits of a mask that are 1."""
+    return tuple(i for i in range(mask.bit_length()) if mask >> i & 1)

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from hw.isa.counters import COUNTERS
 
+_MASK = (1 << 64) - 1
 _INDEX = {counter.name: index for index, counter in enumerate(COUNTERS)}
 
 
@@ -19,14 +18,16 @@ class TaggedCounters:
     """
 
     def __init__(self, tags: int):
-        self.values = np.zeros((tags, len(COUNTERS)), np.uint64)
+        self._values = [[0] * len(COUNTERS) for _ in range(tags)]
 
     def add(self, tag: int, events: Mapping[str, int]) -> None:
         """Increment counters of a tag by the given amounts, by counter name."""
-        row = self.values[tag % len(self.values)]
+        row = self._values[tag % len(self._values)]
         for name, amount in events.items():
-            row[_INDEX[name]] += np.uint64(amount)
+            row[_INDEX[name]] += amount
 
     def read(self, tag: int, index: int) -> int:
         """Return the value of a counter; 0 if the counter does not exist."""
-        return int(self.values[tag % len(self.values), index]) if index < len(COUNTERS) else 0
+        if index >= len(COUNTERS):
+            return 0
+        return int(self._values[tag % len(self._values)][index]) & _MASK

@@ -3,6 +3,7 @@
 import random
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from hw.isa.enums import SegmentState, Trap, Unit
 from hw.isa.macro_instruction import SLOT_BYTES
 from hw.isa.micro_instruction import Statistic
 
+_UNITS = tuple(Unit)
 IRQ_COMPLETION, IRQ_TRAP, IRQ_CHECK, IRQ_LOADER = 1, 2, 4, 8
 
 
@@ -118,14 +120,26 @@ class Machine:
         if self.watchdog and self.flight and self.cycle - self.progress >= self.watchdog:
             self._stop_imprecisely(Trap.WATCHDOG, 0)
             return True
-        actions: list[Callable[[], bool]] = [self._sequence, *(lambda u=u: self._step_unit(u) for u in Unit)]
         if self._order:
+            actions: list[Callable[[], bool]] = [
+                self._sequence,
+                *(partial(self._step_unit, u) for u in _UNITS),
+            ]
             self._order.shuffle(actions)
-        if any(action() for action in actions):
+            acted = any(action() for action in actions)
+        else:
+            acted = self._sequence() or self._step_any_unit()
+        if acted:
             return True
         if self.flight:
             self._deadlock()
             return True
+        return False
+
+    def _step_any_unit(self) -> bool:
+        for unit in _UNITS:  # noqa: SIM110  # a generator takes longer than most of the actions
+            if self._step_unit(unit):
+                return True
         return False
 
     def _step_unit(self, unit: int) -> bool:
@@ -216,7 +230,7 @@ class Machine:
         self.running = None
         self.trapped = True
         count = self.trap.count
-        while any(self._step_unit(unit) for unit in Unit):
+        while self._step_any_unit():
             pass
         if self.trap.count == count:  # otherwise a bus error has replaced this trap
             self._clear(cause, pc, segment, tag, macro, address)

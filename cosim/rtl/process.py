@@ -20,6 +20,14 @@ from cosim.rtl.runner import ModelRunner
 QUIT_SECONDS = 10.0
 GRACE_SECONDS = 2.0
 LOG_LINES = 15
+#: Functions that the simulator's Python calls when it starts; all but the first one are cocotb's defaults.
+ENTRY_POINTS = (
+    "cosim.rtl.without_pytest:omit_pytest",
+    "cocotb_tools._coverage:start_cocotb_library_coverage",
+    "cocotb.logging:_configure",
+    "cocotb._init:init_package_from_simulation",
+    "cocotb.regression:_run_regression",
+)
 
 
 class SimulatorProcess:
@@ -52,7 +60,8 @@ class SimulatorProcess:
             "MLA_SIM_DRAM_BYTES": str(dram_bytes),
             "MLA_SIM_ROW": str(row),
             "COCOTB_RESULTS_FILE": os.devnull,
-            "COCOTB_REWRITE_ASSERTION_FILES": "",  # avoids loading pytest
+            "COCOTB_REWRITE_ASSERTION_FILES": "",
+            "PYGPI_USERS": ",".join(ENTRY_POINTS),
             "COCOTB_LOG_LEVEL": "WARNING",
             "COCOTB_RANDOM_SEED": "1",
         }

@@ -40,7 +40,7 @@ class Server:
 
     def __init__(self, api: ModelApi) -> None:
         self.api, self.parent = api, os.getppid()
-        self._is_fork = False
+        self._is_fork = self._has_waves = False
 
     async def handle(self, request: dict[str, Any], payload: bytes) -> Reply:
         """Execute one request; the reply includes the model's state."""
@@ -76,8 +76,12 @@ class Server:
         return {}, b""
 
     def end(self) -> None:
-        """End immediately if this process is a fork, because only the original process completes the simulation."""
-        if self._is_fork:
+        """End immediately, which saves the time in which cocotb, Python and the model end.
+
+        Only a model that has recorded waves must end itself, and forks never do: the original process completes the
+        simulation.
+        """
+        if self._is_fork or not self._has_waves:
             os._exit(0)
 
     def _fork_again(self) -> bool:
@@ -162,6 +166,7 @@ class Server:
         if path is None:
             self.api.waves_stop()
         else:
+            self._has_waves = True
             self.api.waves_start(path)
         return {}, b""
 

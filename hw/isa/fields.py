@@ -1,6 +1,7 @@
 """Bit fields: named values packed into words."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -81,22 +82,43 @@ class Packed:
             f"{self.name} has no field {name!r}; fields: {', '.join(f.name for f in self.fields)}"
         )
 
+    @cached_property
+    def _places(self) -> dict[str, tuple[Field, int, int, int]]:
+        """Field, position, minimum and maximum value by name."""
+        places, position = {}, 0
+        for field in self.fields:
+            places[field.name] = field, position, field.low, field.high
+            position += field.width
+        return places
+
+    @cached_property
+    def _defaults(self) -> int:
+        """Word in which all fields have their defaults."""
+        return self._joined({field.name: field.default for field in self.fields})
+
+    def _joined(self, values: dict[str, int]) -> int:
+        """Return a word with the given fields; all other bits are 0."""
+        word = 0
+        for name, value in values.items():
+            field, position, low, high = self._places[name]
+            if not low <= value <= high:
+                field.check(value, f"{self.name}.")
+            word |= (value & ((1 << field.width) - 1)) << position
+        return word
+
     def pack(self, **values: int) -> int:
         """Return a word with the given fields; all other fields have their defaults."""
-        unknown = set(values) - {f.name for f in self.fields}
+        unknown = values.keys() - self._places.keys()
         if unknown:
-            self.offset(sorted(unknown)[0])
-        word, position = 0, 0
-        for field in self.fields:
-            value = field.check(values.get(field.name, field.default), f"{self.name}.")
-            word |= (value & ((1 << field.width) - 1)) << position
-            position += field.width
-        return word
+            self.offset(min(unknown))
+        kept = self._defaults
+        for name in values if kept else ():
+            field, position, _, _ = self._places[name]
+            kept &= ~(((1 << field.width) - 1) << position)
+        return kept | self._joined(values)
 
     def unpack(self, word: int) -> dict[str, int]:
         """Return the values of all fields of `word`."""
-        values, position = {}, 0
-        for field in self.fields:
-            values[field.name] = field.truncate(word >> position)
-            position += field.width
-        return values
+        return {
+            name: field.truncate(word >> position) for name, (field, position, _, _) in self._places.items()
+        }

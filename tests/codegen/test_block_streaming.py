@@ -206,6 +206,7 @@ ATTENTION = [
 ]
 
 
+@pytest.mark.random_cases("target")
 @pytest.mark.parametrize("target", ["n4", "n8", "n16", "n32"])
 @pytest.mark.parametrize(("shape", "form"), ATTENTION, ids=str)
 def test_attention_is_streamed_in_blocks_of_rows(
@@ -225,6 +226,7 @@ def test_attention_is_streamed_in_blocks_of_rows(
     assert np.abs(wanted.astype(int) - real.reshape(wanted.shape)).max() <= 2
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(12))
 def test_masked_scores_equal_those_of_separate_layers(seed: int) -> None:
     """Outputs of random attention, with masks of all broadcasts, equal those with one layer for each operator."""

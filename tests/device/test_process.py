@@ -1,6 +1,8 @@
 """Tests of the simulator process: its death, the death of its client, interrupts, several processes at once."""
 
+import inspect
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,9 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+from pygpi import entry
 
 from cosim.device import SimulatorDiedError
 from cosim.device_pool import DevicePool
+from cosim.rtl.process import ENTRY_POINTS
 from cosim.rtl.rtl_device import RtlDevice
 from hw.errors import InputError
 from tests.support.sim_chip import Reg
@@ -142,3 +146,19 @@ def test_pool_raises_first_error():
     assert len(done) < 100
     with pytest.raises(InputError, match="count must be at least 1, not 0"):
         DevicePool(open_sim, 0)
+
+
+def test_simulators_start_as_cocotb_starts_them_but_without_pytest():
+    assert re.findall(r'"(\w+\S*:\w+)",', inspect.getsource(entry.load_entry)) == list(ENTRY_POINTS[1:])
+    program = """
+import sys
+from cosim.rtl.without_pytest import omit_pytest
+omit_pytest()
+import cocotb.regression, cocotb._init, cosim.rtl.server
+print(sorted(name for name in sys.modules if name.partition(".")[0] in ("pytest", "_pytest", "pluggy")))
+print(sys.modules["pytest"].__spec__)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "['_pytest', '_pytest.assertion', '_pytest.config', 'pytest']\nNone\n"

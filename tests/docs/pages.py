@@ -110,7 +110,7 @@ class Runner:
         for name in {"scripts", "examples", "compiler", "cosim", "hw", "tests"} - set(copy):
             (folder / name).symlink_to(ROOT / name)
         for name in copy:
-            command = ["cp", "-r", str(ROOT / name), str(folder / name)]
+            command = ["cp", "-rp", str(ROOT / name), str(folder / name)]
             subprocess.run(command, check=True)
         tools = folder / ".tools"
         tools.mkdir()

@@ -102,18 +102,21 @@ def random_depthwise(rng: np.random.Generator) -> Depthwise:
     )
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(16))
 @pytest.mark.parametrize("target", TARGETS)
 def test_random_convolutions_are_exact(target: str, seed: int) -> None:
     random_depthwise(np.random.default_rng(seed)).check(target, seed)
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("target", TARGETS)
 def test_long_dilations_are_exact(target: str, seed: int) -> None:
     long_dilation(np.random.default_rng(seed)).check(target, seed)
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("target", TARGETS)
 def test_strides_are_exact(target: str, seed: int) -> None:
@@ -188,6 +191,7 @@ def test_cycles(shape: Depthwise, share: float) -> None:
     assert limit(shape) / shape.cycles() >= share
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("target", TARGETS)
 def test_blocks_one_after_the_other_are_exact(target: str, seed: int) -> None:

@@ -294,6 +294,7 @@ def test_value_per_pixel_of_few_channels(
     assert not check(draft, [y], target).host
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(30))
 def test_rows_of_any_size_in_tiles_of_any_size(seed: int) -> None:
     """Tiles are parts of a row of pixels or several rows, with all or some of the channels."""
@@ -493,6 +494,7 @@ def test_slopes_of_each_image_element_repeat_in_a_batch(slopes: tuple[int, ...],
         check(draft, [y], target)
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("seed", range(6))

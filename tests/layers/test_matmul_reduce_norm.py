@@ -63,6 +63,7 @@ def in_all_layers(schedule: Schedule, **changes: int | bool) -> Schedule:
     return replace(schedule, layers=layers)
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,6 +89,7 @@ def test_random_graphs_under_random_schedules(kind: str, target: str, seed: int)
     assert ran, f"{kind}, seed {seed}: no schedule fits"
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(50, 53))
 @pytest.mark.parametrize("rounding", ["xnnpack", "onnxruntime"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,6 +99,7 @@ def test_other_rounding_modes(kind: str, rounding: str, seed: int) -> None:
     compare(kind, seed, network, inputs, on_golden(network, inputs))
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", [100, 101])
 @pytest.mark.parametrize("kind", KINDS)
 def test_rtl(kind: str, seed: int) -> None:
@@ -133,6 +136,7 @@ def rows_for_sums(rng: np.random.Generator, columns: int, dtype: str) -> np.ndar
     return np.concatenate(rows).astype(dtype)
 
 
+@pytest.mark.random_cases("epsilon", "dtype")
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("epsilon", [1e-12, 0.003, 0.7])
 @pytest.mark.parametrize("columns", [2, 37, 361, 384, 768, 777, 1024, 1280, 1501, 2000, 2048, 3072, 4095])

@@ -1,6 +1,7 @@
 """Operators that move elements equal numpy exactly, whatever the placement of their tensors."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -58,9 +59,9 @@ def perturbed(schedule: Schedule, seed: int) -> Schedule:
 
 
 @pytest.mark.parametrize("target", SEEDS)
-def test_random_graphs_under_random_schedules(target: str) -> None:
-    ran = 0
-    for seed in range(SEEDS[target]):
+def test_random_graphs_under_random_schedules(target: str, drawn: Callable) -> None:
+    ran, seeds = 0, drawn(range(SEEDS[target]))
+    for seed in seeds:
         maker, graph = random_graph(1000 * len(target) + seed)
         if all(node.op == "reshape" for node in graph):
             continue  # the accelerator has nothing to do
@@ -74,7 +75,8 @@ def test_random_graphs_under_random_schedules(target: str) -> None:
             continue  # the schedule does not fit
         ran += 1
         check(other, inputs, wanted, f"seed {seed}, other schedule")
-    assert ran > SEEDS[target] // 2
+    print(f"{ran} of {len(seeds)} other schedules fit")
+    assert ran > len(seeds) // 2
 
 
 def test_random_graphs_on_the_rtl() -> None:

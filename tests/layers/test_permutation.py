@@ -141,6 +141,7 @@ def test_boxes_are_moved_in_the_fastest_way(mode: Mode) -> None:
     assert np.array_equal(made, wanted)
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(4))
 def test_boxes_of_random_permutations_move_every_byte_to_its_place(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -39,6 +39,7 @@ def _pool(draft: Draft, op: str, x: Tensor, kernel: tuple[int, int], **options: 
     return draft.node(op, [x], shape, like=x, dtype=x.dtype, **attributes)
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(60))
 def test_random_pools(seed: int) -> None:
     """Random windows, types, positions of tensors and memory sizes; onnxruntime's averages may be off by one."""
@@ -104,6 +105,7 @@ def test_choice_of_the_unit() -> None:
         assert found.method(load_target("n16"), in_dram=True, alone=True) == how
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(24))
 def test_maxima_of_pairs(seed: int) -> None:
     """Random windows that overlap; images are in DRAM or in the scratchpad, in strips, of several types."""
@@ -128,6 +130,7 @@ def test_maxima_of_pairs(seed: int) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(30))
 def test_maxima_of_two_columns(seed: int) -> None:
     """Random windows of two columns that do not overlap, of images with few channels, in memories of several sizes.
@@ -261,6 +264,7 @@ def test_slices_of_channels_as_whole_images(op: str) -> None:
     check(draft, [_pool(draft, op, part, (10, 10))], "n16")
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(24))
 def test_averages_of_int16(seed: int) -> None:
     """Random windows, of which FUSE or both units add the rows first if that takes fewer cycles; large sums, and memory
@@ -286,6 +290,7 @@ def test_averages_of_int16(seed: int) -> None:
     assert not network.host
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(36))
 def test_averages_of_few_channels(seed: int) -> None:
     """Random windows at a distance of one column, added by MATRIX and FUSE; the results are those of depthwise mode.

@@ -63,6 +63,7 @@ def check(graph: Graph, target: str, rounding: Kernels, rng: np.random.Generator
         run(device, network, graph, rng)
 
 
+@pytest.mark.random_cases("rounding", "dtype")
 @pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize(
@@ -252,6 +253,7 @@ def test_weights_must_fit_half_of_the_scratchpad() -> None:
         compile(graph, config, strict=True)
 
 
+@pytest.mark.random_cases("rounding")
 @pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
 @pytest.mark.parametrize(
     ("shape", "size", "dtype", "how"),
@@ -299,6 +301,7 @@ def test_products_with_tiles_of_one_to_four_rows(
     assert tried
 
 
+@pytest.mark.random_cases("target", "rounding")
 @pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
 @pytest.mark.parametrize("target", ["n8", "n16"])
 @pytest.mark.parametrize(

@@ -155,6 +155,7 @@ def random_multiplier(rng: np.random.Generator) -> Convolution:
     return replace(shape, inputs=1, outputs=2, groups=int(rng.integers(2, 70)), kernel=size, dilation=1)
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("target", TARGETS)
 def test_two_outputs_per_channel_are_exact(target: str, seed: int) -> None:
@@ -205,6 +206,7 @@ def random_first_layer(rng: np.random.Generator) -> Convolution:
     )
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("target", TARGETS)
 def test_gathered_strips_are_exact(target: str, seed: int) -> None:
@@ -251,6 +253,7 @@ def of_planes(graph: Graph) -> Graph:
     return made.finish(["y"])
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("target", TARGETS)
 def test_planes_are_exact(target: str, seed: int) -> None:
@@ -345,6 +348,7 @@ def test_output_columns_share_strips(shape: Convolution, pixels: int, fold: bool
         assert np.array_equal(Session(device, network).run({"x": x})["y"], wanted)
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("target", ("n4", "n16"))
 def test_pixels_beyond_the_end_of_a_row_are_not_stored(target: str, seed: int) -> None:

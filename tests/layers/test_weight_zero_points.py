@@ -85,6 +85,7 @@ def random_convolution(rng: np.random.Generator) -> Convolution:
     )
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("shapes", [random_convolution, random_groups, random_depthwise, strided])
@@ -92,6 +93,7 @@ def test_random_convolutions_are_exact(shapes, target: str, seed: int) -> None:
     check_exact(shapes(np.random.default_rng(seed)), target, seed)
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("target", ["n4", "n16"])
 @pytest.mark.parametrize("shapes", [random_convolution, random_groups, strided])

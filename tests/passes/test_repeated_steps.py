@@ -57,6 +57,7 @@ def quantized(made: onnx.ModelProto, x: dict[str, np.ndarray]) -> Graph:
     return record.graphs["quantized"]
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(9))
 def test_recurrent_layers_become_loops(seed: int) -> None:
     """All directions and operators: the results of the loops, unrolled by any factor, equal those of the steps."""

@@ -254,6 +254,7 @@ def change(path: Path, table: str, new: list[Row], old: list[int] | None = None)
             connection.execute(statement, values)
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_damaged_rows_are_misses(tmp_path, caplog, seed):
     print(f"seed {seed}")

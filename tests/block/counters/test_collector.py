@@ -12,6 +12,7 @@ from tests.block.counters.testbench import config_of, read
 from tests.support.testbench import simulate
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("late", [0, 1])
 @pytest.mark.parametrize("seed", range(3))
 def test_sums_by_tag(seed: int, late: int) -> None:

@@ -125,6 +125,7 @@ class Program:
         ctx.set(self.bench.sender.clear, 0)
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(3))
 def test_commands_arrive(seed: int):
     print(f"seed {seed}")

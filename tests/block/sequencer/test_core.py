@@ -71,6 +71,7 @@ def run(
     return got, driver
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", range(3))
 def test_random_programs(seed: int):
     print(f"seed {seed}")

@@ -57,6 +57,7 @@ def test_max_pool_with_dilations(tmp_path: Path, seed: int, padded: bool) -> Non
     same(tmp_path, build, image(rng, 8), within=0)
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("scale", [0.05, 2**-4])
 @pytest.mark.parametrize("mode", ["half_pixel", "asymmetric", "align_corners"])
@@ -117,6 +118,7 @@ def test_ties_of_linear_resize(tmp_path: Path, mode: str, most: float, scale: fl
     assert share < most
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("mode", ["reflect", "edge", "wrap", "constant"])
 def test_pad(tmp_path: Path, seed: int, mode: str) -> None:

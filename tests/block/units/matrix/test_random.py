@@ -116,6 +116,7 @@ def check(bench: MatrixTestbench, commands: list[dict[str, int]]) -> None:
     np.testing.assert_array_equal(seen.acc, reference.acc)
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize(
     ("n", "seed", "count", "pipelined"),
     [(4, s, 12, 0) for s in range(8)]
@@ -133,6 +134,7 @@ def test_random_queue(n: int, seed: int, count: int, pipelined: int):
     check(bench, queue(rng, n, count))
 
 
+@pytest.mark.random_cases("seed")
 @pytest.mark.parametrize(
     ("n", "seed", "count", "pipelined", "weight_rows", "share"),
     [(4, 300 + s, 12, 0, 1 + s % 2, (0.5, 1)[s // 2 % 2]) for s in range(8)]
