@@ -1,6 +1,7 @@
 """Compilation uses the best known schedule of a network, and of layers that it shares with other networks."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,7 +100,7 @@ def test_best_schedule_of_a_network_is_used(url):
 @pytest.mark.parametrize("option", ["reuse", "skip"])
 def test_best_schedule_is_used_in_programs_with_guards(url, option):
     graph = network(1, 12, 4)
-    options = {"reuse": True} if option == "reuse" else {"skip": graph.inputs[0]}
+    options: dict[str, Any] = {"reuse": True} if option == "reuse" else {"skip": graph.inputs[0]}
     static = store(url, graph, slice(1, 3))
     compiled = compiler.compile(graph, "n4", database=url, **options)
     assert from_database(compiled) == [1, 2]
