@@ -93,7 +93,7 @@ def tuned_part(result: RequestResult, batch: int) -> RequestResult | None:
     Parameters
     ----------
     result : RequestResult
-        Completed request.
+        Result of a completed request.
     batch : int
         Batch size of the tuned programs. In a network with one batch size, other programs are those whose guards skip
         work, and probes of tensors, which contain no layers.

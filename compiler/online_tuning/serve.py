@@ -440,7 +440,7 @@ class _Tuning:
     Parameters
     ----------
     run : _Run
-        Serving run.
+        State of the serving run.
     job : SearchJob
         Settings of the search; its batch size is replaced by those that are tuned.
     stack : ExitStack

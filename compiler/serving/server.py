@@ -417,7 +417,7 @@ class DynamicBatcher:
         self.server = server
         self._waiting: list[Arrays] = []
         self._sent: deque[list[Arrays]] = deque()
-        self._starts: list[int] = []
+        self._starts, self._before = list[int](), server.submitted  # first request of each batch
         self.submitted = 0
 
     def submit(self, request: Request) -> None:
@@ -445,7 +445,8 @@ class DynamicBatcher:
 
     def first_request(self, batch: int) -> int:
         """Return the index of the first request of a batch, given the batch's index; of the next request for others."""
-        return self._starts[batch] if batch < len(self._starts) else self.submitted - len(self._waiting)
+        number = batch - self._before
+        return self._starts[number] if number < len(self._starts) else self.submitted - len(self._waiting)
 
     def _send(self) -> None:
         count = self.server.current.network.best_batch(len(self._waiting))
@@ -456,7 +457,7 @@ class DynamicBatcher:
 
     def _each(self, result: RequestResult) -> list[RequestResult]:
         """Split the result of a batch into the results of its requests."""
-        group, first = self._sent.popleft(), self._starts[result.index]
+        group, first = self._sent.popleft(), self.first_request(result.index)
         parts = split_batch(result.version.network, result.outputs, len(group))
         return [
             replace(result, index=first + number, inputs=inputs, outputs=outputs, batch_size=len(group))
@@ -481,7 +482,7 @@ class TimedServer:
         self.server, self.clock, self.chooser = server, clock, chooser
         self.now, self.submitted = 0.0, 0
         self._waiting: deque[tuple[int, float, Request]] = deque()
-        self._starts: list[int] = []
+        self._starts, self._before = list[int](), server.submitted  # first request of each batch
         self._measured: dict[int, float] = {}  # cycles of a batch by the batch size of its programs
         self._ready: list[RequestResult] = []
 
@@ -513,7 +514,8 @@ class TimedServer:
 
     def first_request(self, batch: int) -> int:
         """Return the index of the first request of a batch, given the batch's index; of the next request for others."""
-        return self._starts[batch] if batch < len(self._starts) else self.submitted - len(self._waiting)
+        number = batch - self._before
+        return self._starts[number] if number < len(self._starts) else self.submitted - len(self._waiting)
 
     def _run(self) -> None:
         """Run one batch of the requests that have arrived when it starts."""
