@@ -51,7 +51,7 @@ class LayerContext:
     @property
     def beat(self) -> float:
         """Bus cycles for N bytes."""
-        return self.dram.beat(self.config.n)
+        return self.dram.row(self.config)
 
     @property
     def line_beats(self) -> float:
@@ -133,7 +133,7 @@ class TilingContext:
     @property
     def beat(self) -> float:
         """Bus cycles for N bytes."""
-        return self.dram.beat(self.config.n)
+        return self.dram.row(self.config)
 
     @property
     def latency(self) -> float:
