@@ -664,9 +664,7 @@ def _loaded_boxes(context: "TilingContext", plan: MovePlan) -> int:
     """
     boxed = [each for _, each in plan.boxed]
     box = sum(each.work.cycles for each in boxed) / sum(each.boxes for each in boxed)
-    ahead = (
-        ceil((context.dram.chip_latency + _LOAD_OVERHEAD) / (box * context.dram.row(context.config))) + 1
-    )
+    ahead = ceil((context.dram.chip_latency + _LOAD_OVERHEAD) / (box * context.dram.row(context.config))) + 1
     if box < _SMALL_BOX:  # commands take as long as such boxes, which more buffers would not change
         return 2
     if all(each.mode != Mode.TURN_TWICE for each in boxed):

@@ -263,7 +263,10 @@ class RingFetch(wiring.Component):
                     m.d.sync += [self.ar.valid.eq(1), number.eq(number + 1)]
                     m.next = "REQUEST"
             with m.State("REQUEST"), m.If(self.ar.ready):
-                m.d.sync += [left.eq(left - 1), self.ar.p.addr.eq(self.ar.p.addr + burst * self.config.beat_bytes)]
+                m.d.sync += [
+                    left.eq(left - 1),
+                    self.ar.p.addr.eq(self.ar.p.addr + burst * self.config.beat_bytes),
+                ]
                 with m.If(left == 1):
                     m.d.sync += self.ar.p.len.eq(RingSlots.beats(self.config) - (bursts - 1) * burst - 1)
                 with m.If(left == 0):

@@ -9,9 +9,10 @@ from types import ModuleType
 
 import pytest
 
+from hw.config import MlaConfig
 from hw.units.load import unpacker, writer
 from tests.formal.prover import prove
-from tests.formal.unpacker_contracts import CONTRACTS, WriteContract
+from tests.formal.unpacker_contracts import CONFIG, CONTRACTS, WIDE, WriteContract
 
 #: Numbers of cycles after reset in which the groups are checked, since they depend on the history of a line. A group
 #: leaves in the fourth cycle at the earliest.
@@ -31,6 +32,11 @@ def test_unpacker_contract(tmp_path: Path, name: str) -> None:
     prove(tmp_path, CONTRACTS[name](), bounded=BOUNDED[name], induction=0)
 
 
+@pytest.mark.parametrize("name", ["count", "held"])
+def test_unpacker_contract_with_beats_of_two_rows(tmp_path: Path, name: str) -> None:
+    prove(tmp_path, CONTRACTS[name](config=WIDE), bounded=BOUNDED[name], induction=0)
+
+
 @pytest.mark.parametrize(("name", "old", "new"), MUTANTS)
 def test_mutant_violates_contract(tmp_path: Path, name: str, old: str, new: str) -> None:
     source, mutant = inspect.getsource(unpacker), ModuleType("mutant")
@@ -40,8 +46,9 @@ def test_mutant_violates_contract(tmp_path: Path, name: str, old: str, new: str)
         prove(tmp_path, CONTRACTS[name](mutant), bounded=BOUNDED[name], induction=0)
 
 
-def test_items_are_written_once(tmp_path: Path) -> None:
-    prove(tmp_path, WriteContract(), bounded=BOUNDED["write"], induction=0)
+@pytest.mark.parametrize("config", [CONFIG, WIDE], ids=["narrow", "wide"])
+def test_items_are_written_once(tmp_path: Path, config: MlaConfig) -> None:
+    prove(tmp_path, WriteContract(config=config), bounded=BOUNDED["write"], induction=0)
 
 
 @pytest.mark.parametrize(

@@ -349,7 +349,9 @@ def test_abort() -> None:
         print("seed", seed)
         config = small(rng.choice([4, 8]), bus=rng.choice([0, 8]))
         dram = rng.randbytes(DRAM_BYTES)
-        slave = ReadSlave(config.beat_bytes, dram, rng, latency=rng.choice([1, 30]), stall=rng.choice([0, 0.5]))
+        slave = ReadSlave(
+            config.beat_bytes, dram, rng, latency=rng.choice([1, 30]), stall=rng.choice([0, 0.5])
+        )
         bench = LoadTestbench(config, slave, rng, refuse=rng.choice([0, 0.5]))
 
         async def run(ctx, bench=bench, slave=slave, rng=rng, config=config, dram=dram) -> None:
