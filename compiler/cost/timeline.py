@@ -223,7 +223,7 @@ class _Simulation:
         return not (c.space or c.transpose or any(each % self.config.n for each in apart))
 
     def _beats(self, command: Command, issued: Issued, n: int) -> int:
-        """Return the number of beats of n bytes of a load or store, whose lines need not begin at the start of a beat."""
+        """Return the number of beats of n bytes of a load or store, whose lines may begin anywhere in a beat."""
         index, size = _INDEX[command.unit], _count(command, "len")
         start = issued.values[index["dram"]] % n
         across, down = (issued.values[index[name]] % n for name in ("dram_y", "dram_z"))

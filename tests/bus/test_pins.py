@@ -19,7 +19,7 @@ def test_load_and_store_are_axi4_masters(
     """LOAD and STORE comply with AXI4 as masters, with beats of one row and of two rows."""
     monkeypatch.setenv(BUS, str(bus))
     if bus != CONFIG.n:
-        monkeypatch.setenv("PIN_TRANSACTIONS", "3000")
+        monkeypatch.setenv("PIN_TRANSACTIONS", "1500")
     verilog = convert(DmaTop(replace(CONFIG, bus_bytes=bus)), "dma_top")
     run_bench(tmp_path, verilog=verilog, top="dma_top", module="tests.bus.pins_bench", case=case)
 

@@ -327,7 +327,7 @@ def test_bus_errors_are_reported_and_not_written() -> None:
         commands = [load_command(dram=4096 - 37, dst=i * 256, len=200) for i in range(4)]
         slave.error_at = {(4096 - 40) // n * n + n * rng.randrange(208 // n) for _ in range(3)}
 
-        async def run(ctx, bench=bench, slave=slave, commands=commands) -> None:
+        async def run(ctx, bench=bench, slave=slave, commands=commands, n=n) -> None:
             expected = bytearray(bench.memory[SP])
             for command in commands:
                 for i in range(command["len"]):
