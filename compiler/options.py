@@ -110,10 +110,6 @@ class DramTiming:
         """Return the number of cycles of the chip's clock per beat of a bus of `width` bytes, which is at least 1."""
         return max(1.0, (1 - self.throttle) * width / (self.bytes_per_cycle or width))
 
-    def row(self, config: MlaConfig) -> float:
-        """Return the number of cycles of the chip's clock in which the bus transfers N bytes of whole beats."""
-        return self.beat(config.beat_bytes) * config.n / config.beat_bytes
-
     @property
     def chip_latency(self) -> float:
         """Latency in cycles of the chip's clock, without stalled cycles."""

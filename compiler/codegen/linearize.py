@@ -331,7 +331,7 @@ class _Times:
             for command in step.fuse:
                 made[command.target] = late + cycles(command, config) + _RESULT
             late = max(late, self.reads[-1] + stored + work.whole)
-            stores = work.stores * dram.row(config)
+            stores = work.stores * self.beat
             bus, stored = bus + stores, stored + stores
         self.begins.append(free[-1])
         self.reads.append(max(late - stored, *self.reads[-1:], 0.0))

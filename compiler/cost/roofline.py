@@ -46,7 +46,7 @@ class Floor:
         return Floor(self.macs + other.macs, self.bytes + other.bytes, self.skipped + other.skipped)
 
     def cycles(self, config: MlaConfig, rate: float | None = None) -> int:
-        """Return the lower bound on cycles, at N*N multiply-accumulates and `rate` bytes (default: a beat) per cycle."""
+        """Return the lower bound on cycles, at N*N multiply-accumulates and `rate` bytes (None: a beat) per cycle."""
         return max(
             -(-(self.macs - self.skipped) // config.n**2), ceil(self.bytes / (rate or config.beat_bytes))
         )

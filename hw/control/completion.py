@@ -169,7 +169,8 @@ class Completion(wiring.Component):
     Records are written in order without waiting for the answers of earlier ones.
 
     Latency: `aw` is valid 4 cycles after the last command of the oldest macro-instruction retires, or 3 cycles after
-    its halt if all its commands have already retired. Throughput: one record every 2 cycles (16 or more bytes per beat).
+    its halt if all its commands have already retired. Throughput: one record every 2 cycles (beats of 16 bytes or
+    more).
 
     Parameters
     ----------

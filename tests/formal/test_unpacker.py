@@ -54,7 +54,7 @@ def test_items_are_written_once(tmp_path: Path, config: MlaConfig) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("go & item.pair & ~item.bad & ~self.clear", "may & item.pair & ~item.bad & ~self.clear"),
+        ("go & expands & ~item.bad & ~self.clear", "may & expands & ~item.bad & ~self.clear"),
         (
             "Mux(go & ~item.bad & ~self.clear, item.kept, 0)",
             "Mux(may & ~self.clear, entry.o.payload.kept, 0)",
