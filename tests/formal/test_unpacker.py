@@ -32,11 +32,6 @@ def test_unpacker_contract(tmp_path: Path, name: str) -> None:
     prove(tmp_path, CONTRACTS[name](), bounded=BOUNDED[name], induction=0)
 
 
-@pytest.mark.parametrize("name", ["count", "held"])
-def test_unpacker_contract_with_beats_of_two_rows(tmp_path: Path, name: str) -> None:
-    prove(tmp_path, CONTRACTS[name](config=WIDE), bounded=BOUNDED[name], induction=0)
-
-
 @pytest.mark.parametrize(("name", "old", "new"), MUTANTS)
 def test_mutant_violates_contract(tmp_path: Path, name: str, old: str, new: str) -> None:
     source, mutant = inspect.getsource(unpacker), ModuleType("mutant")

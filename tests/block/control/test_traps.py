@@ -355,7 +355,7 @@ def test_bus_errors_of_control(n: int, bus: int):
         assert (await trapped(bench))["cause"] == Trap.BUS_READ
         await resume_and_run(bench)
         number = bench.place(0)
-        bench.memory.bad_writes = {bench.slot(number) + 16 // n * n}
+        bench.memory.bad_writes = {bench.slot(number) + 16 // bus * bus}
         await bench.ring()
         record = await trapped(bench)
         assert (record["cause"], record["address"]) == (Trap.BUS_WRITE, bench.slot(number) + 16)
