@@ -219,7 +219,9 @@ def target_names() -> list[str]:
     numerical order.
     """
     names = [path.stem for path in TARGETS.glob("*.toml")]
-    return sorted(names, key=lambda name: [part.zfill(8) for part in re.split(r"(\d+)", name)])
+    return sorted(
+        names, key=lambda name: [p.zfill(8) if p.isdecimal() else p for p in re.split(r"(\d+)", name)]
+    )
 
 
 def targets_by_lanes() -> dict[int, str]:

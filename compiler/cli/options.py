@@ -197,7 +197,7 @@ def target_labels(names: list[str]) -> dict[str, str]:
 
 
 def add_memory(parser: argparse.ArgumentParser, note: str = "") -> None:
-    """Add the options for the timing of DRAM and clock, with `note` in their help; the default rate is a beat a cycle."""
+    """Add the options for the timing of DRAM and clock, with `note` in their help; the default rate is a beat."""
     parser.add_argument(
         "--dram-latency",
         metavar="CYCLES",
