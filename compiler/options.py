@@ -96,7 +96,7 @@ class DramTiming:
     latency : int
         Cycles from the address of a read to its first data beat.
     bytes_per_cycle : float or None
-        Total bandwidth of reads and writes; None: one beat of n bytes per cycle.
+        Total bandwidth of reads and writes; None: one beat of the bus per cycle.
     throttle : float
         Share of the cycles in which the clock of the chip is stalled while the DRAM continues (docs/machine.md).
         Latency and bandwidth refer to all cycles, those that are stalled included.
@@ -106,9 +106,9 @@ class DramTiming:
     bytes_per_cycle: float | None = None
     throttle: float = 0.0
 
-    def beat(self, n: int) -> float:
-        """Return the number of cycles of the chip's clock per beat of n bytes, which is at least 1."""
-        return max(1.0, (1 - self.throttle) * n / (self.bytes_per_cycle or n))
+    def beat(self, width: int) -> float:
+        """Return the number of cycles of the chip's clock per beat of a bus of `width` bytes, which is at least 1."""
+        return max(1.0, (1 - self.throttle) * width / (self.bytes_per_cycle or width))
 
     @property
     def chip_latency(self) -> float:

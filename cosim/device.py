@@ -238,7 +238,7 @@ class Device(ABC):
         bytes_per_cycle : float or None
             Total bandwidth of reads and writes in bytes per cycle; None for the bus width per cycle.
         """
-        rate = self.config.n if bytes_per_cycle is None else bytes_per_cycle
+        rate = self.config.beat_bytes if bytes_per_cycle is None else bytes_per_cycle
         self._set_dram_timing(checks.latency(latency), checks.bandwidth(rate))
 
     def set_throttle(self, share: float) -> None:

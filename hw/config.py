@@ -17,6 +17,8 @@ DEFAULT_TARGET = "n16"
 #: Fixed limits of the encodings (docs/machine.md).
 SP_ADDR_BITS = 20
 ACC_ADDR_BITS = 16
+#: Maximum width of the bus in bytes; a ring slot and an image are whole numbers of beats of up to this many bytes.
+MAX_BEAT_BYTES = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,10 @@ class MlaConfig:
     Parameters
     ----------
     n : int
-        Number of lanes, and of rows and columns of the array: 4, 8, 16 or 32. The bus is n bytes wide.
+        Number of lanes, and of rows and columns of the array: 4, 8, 16 or 32.
+    bus_bytes : int
+        Width of the bus in bytes: n, or 2 * n if n is 4, 8 or 16; 0 means n, and n is stored as 0. `beat_bytes` is the
+        width in any case.
     sp_bytes, acc_bytes : int
         Scratchpad and accumulator size in bytes; powers of two.
     sp_banks, acc_banks : int
@@ -76,6 +81,7 @@ class MlaConfig:
     """
 
     n: int = 16
+    bus_bytes: int = 0
     sp_bytes: int = 256 * 1024
     acc_bytes: int = 64 * 1024
     sp_banks: int = 8
@@ -108,6 +114,9 @@ class MlaConfig:
             if not isinstance(value, int) or isinstance(value, bool):
                 raise InputError(f"{field.name} must be an integer, not {shown(value)}")
         self._check_set("n", (4, 8, 16, 32))
+        self._check_set("bus_bytes", (0, self.n, 2 * self.n) if 2 * self.n <= MAX_BEAT_BYTES else (0, self.n))
+        if self.bus_bytes == self.n:
+            object.__setattr__(self, "bus_bytes", 0)  # equal machines have equal configurations
         self._check_set("fuse_rate", tuple(r for r in (1, 2, 4, 8) if r <= self.n))
         self._check_set("weight_rows", (1, 2))
         self._check_set("packed_loads", (0, 1))
@@ -185,6 +194,11 @@ class MlaConfig:
         return cycles / self.reciprocal_units
 
     @property
+    def beat_bytes(self) -> int:
+        """Width of the bus in bytes: number of bytes of a beat."""
+        return self.bus_bytes or self.n
+
+    @property
     def sp_rows(self) -> int:
         """Number of scratchpad rows of n bytes."""
         return self.sp_bytes // self.n
@@ -205,7 +219,9 @@ def target_names() -> list[str]:
     numerical order.
     """
     names = [path.stem for path in TARGETS.glob("*.toml")]
-    return sorted(names, key=lambda name: [part.zfill(8) for part in re.split(r"(\d+)", name)])
+    return sorted(
+        names, key=lambda name: [p.zfill(8) if p.isdecimal() else p for p in re.split(r"(\d+)", name)]
+    )
 
 
 def targets_by_lanes() -> dict[int, str]:

@@ -20,9 +20,11 @@ from amaranth.lib import wiring
 from hw.boards.board import BOARDS
 from hw.boards.flow import build_component
 from hw.config import MlaConfig, load_target
+from hw.memory.scratchpad import PipelinedScratchpad
 from hw.units.fuse import FuseUnit
 from hw.units.load.unit import LoadUnit
 from hw.units.matrix.unit import MatrixUnit
+from hw.units.store.unit import StoreUnit
 from hw.verilog.writer import convert
 
 _BOARD = "ulx3s-85f"
@@ -44,6 +46,10 @@ FEATURES = {
     "wide mode, scaled sums": Feature(MatrixUnit, {}, {"wide": 1}),
     "sparse mode": Feature(MatrixUnit, {"wide": 1}, {"sparse": 1}),
     "packed loads": Feature(LoadUnit, {}, {"packed_loads": 1}),
+    "bus of two rows": Feature(LoadUnit, {}, {"bus_bytes": 16}),
+    "bus of two rows, with packed loads": Feature(LoadUnit, {"packed_loads": 1}, {"bus_bytes": 16}),
+    "bus of two rows, STORE": Feature(StoreUnit, {}, {"bus_bytes": 16}),
+    "bus of two rows, scratchpad": Feature(PipelinedScratchpad, {}, {"bus_bytes": 16}),
     "eight reciprocal units": Feature(FuseUnit, {}, {"reciprocal_units": 8}),
     "two lanes of FUSE": Feature(FuseUnit, {}, {"fuse_rate": 4}),
 }

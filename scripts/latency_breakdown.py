@@ -30,7 +30,12 @@ def main() -> int:
     network = compile(work.model, config)
     rings: list[int] = []
     with open_rtl(
-        network, 1, DEFAULT_DRAM.latency, config.n, lambda text: print(text, file=sys.stderr), probe=True
+        network,
+        1,
+        DEFAULT_DRAM.latency,
+        config.beat_bytes,
+        lambda text: print(text, file=sys.stderr),
+        probe=True,
     ) as device:
         session = Session(device, network)
         ring = session.driver.doorbell

@@ -22,7 +22,7 @@ def environment(serving: Serving, compiled: CompiledNetwork, device: str) -> str
     config, dram = compiled.config, serving.dram
     versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     memory = (
-        f"DRAM of {dram.bytes_per_cycle or config.n} bytes a cycle after {dram.latency} cycles"
+        f"DRAM of {dram.bytes_per_cycle or config.beat_bytes} bytes a cycle after {dram.latency} cycles"
         if device == "rtl"
         else "golden model, which has no clock"
     )

@@ -201,8 +201,8 @@ def options(
     half = DramTiming(_LATENCY, config.n / 2)
     predicted = timeline_cycles(config, streams, dram)
 
-    def estimate(changed: Iterable[CommandStream], bus_bytes: int | None = None) -> float:
-        return full * min(timeline_cycles(config, changed, dram, bus_bytes) / predicted, 1.0)
+    def estimate(changed: Iterable[CommandStream], machine: MlaConfig = config) -> float:
+        return full * min(timeline_cycles(machine, changed, dram) / predicted, 1.0)
 
     work, fewer = dict.fromkeys(Unit, 0), 0
     for stream in streams:
@@ -232,7 +232,7 @@ def options(
         "second_reads": fewer,
         "bus": {
             "bound": wide_bus_bound(full, run.cycles["half"], beats, units),
-            "estimate": estimate(streams, 2 * config.n),
+            "estimate": estimate(streams, replace(config, bus_bytes=2 * config.n)),
         },
         "ports": {"bound": max(full - sum(conflicts.values()) - fewer, run.causes["useful"])},
         "split": {

@@ -138,7 +138,7 @@ def run_case(
 
 def _limit(network: CompiledNetwork, found: Mapping[str, Any], dram: DramTiming) -> int:
     """Return the sum of the layers' lower bounds, at the DRAM bandwidth if it is less than one beat per cycle."""
-    if dram.beat(network.config.n) == 1:
+    if dram.beat(network.config.beat_bytes) == 1:
         return found["floor_layerwise_cycles"]
     return sum(info.floor.cycles(network.config, dram.bytes_per_cycle) for info in network.infos)
 

@@ -178,7 +178,7 @@ def run_conditions(seed: int, say: Callable[[str], None]) -> Iterator[dict[str, 
     """Yield the result of each case under each condition: the fields of `run_case` and the name of the condition."""
     for condition in CONDITIONS:
         config = load_target(condition.target)
-        rate = config.n * condition.share
+        rate = config.beat_bytes * condition.share
 
         def machine(network: CompiledNetwork, latency: int = condition.latency, rate: float = rate) -> Device:
             return open_device(network, "rtl", 1, latency, rate, lambda _text: None)

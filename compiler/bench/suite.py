@@ -73,7 +73,7 @@ def run_suite(
     InputError
         The suite is unknown, or a case is malformed or does not fit the target.
     """
-    bytes_per_cycle = dram_bytes_per_cycle or config.n
+    bytes_per_cycle = dram_bytes_per_cycle or config.beat_bytes
 
     def open_rtl(network: CompiledNetwork) -> Device:
         return open_device(

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         target=Path(args.target).stem,
         case=args.case,
         dram_latency=args.dram_latency,
-        dram_bytes_per_cycle=args.dram_bytes_per_cycle or config.n,
+        dram_bytes_per_cycle=args.dram_bytes_per_cycle or config.beat_bytes,
         seed=args.seed,
         throttle=args.throttle,
     )

@@ -531,7 +531,7 @@ def run(args: argparse.Namespace) -> int:
         "target": Path(args.target).stem,
         "dram": {
             "latency": args.dram_latency,
-            "bytes_per_cycle": args.dram_bytes_per_cycle or network.config.n,
+            "bytes_per_cycle": args.dram_bytes_per_cycle or network.config.beat_bytes,
             "throttle": args.throttle,
             "used": True,  # used for scheduling; the file runs with any DRAM timing
         },
@@ -549,7 +549,7 @@ def run(args: argparse.Namespace) -> int:
         "rewritten": [stored(each) for each in network.rewritten],
         "quantization": None if network.quantization is None else network.quantization.document(),
     }
-    rate = args.dram_bytes_per_cycle or network.config.n
+    rate = args.dram_bytes_per_cycle or network.config.beat_bytes
     floor = network.floor.cycles(network.config, rate) / network.batch
     document["performance_targets"] = goals.judged(floor, floor, None, bound=True)
     text = (

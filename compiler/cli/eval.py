@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
     samples, labels = read_labeled(args.data, args.limit, network.sample, network.rounding)
     if classes:
         labels = _classes_of(args.data, network.outputs, network.batch, labels)
-    rate = args.dram_bytes_per_cycle or network.config.n
+    rate = args.dram_bytes_per_cycle or network.config.beat_bytes
     with open_device(network, args.device, 1, args.dram_latency, rate, log, throttle=args.throttle) as device:
         proofs = None if args.no_cache else ContentStore()
         result = run_samples(

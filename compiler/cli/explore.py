@@ -149,7 +149,7 @@ def _measured(
     def log_named(text: str) -> None:
         log(f"{name}: {text}")
 
-    rate = args.dram_bytes_per_cycle or network.config.n
+    rate = args.dram_bytes_per_cycle or network.config.beat_bytes
     in_flight = back_to_back(network, len(samples))
     with open_device(
         network, args.device, in_flight, args.dram_latency, rate, log_named, throttle=args.throttle

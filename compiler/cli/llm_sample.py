@@ -221,7 +221,7 @@ def on_machine(model: "Gpt", args: argparse.Namespace) -> "Iterator[OnMachine]":
     dram = dram_of(args)
 
     def opened(config: MlaConfig, size: int) -> RtlDevice:
-        rate = dram.bytes_per_cycle or config.n
+        rate = dram.bytes_per_cycle or config.beat_bytes
         return RtlDevice(
             config,
             size,

@@ -197,7 +197,7 @@ def target_labels(names: list[str]) -> dict[str, str]:
 
 
 def add_memory(parser: argparse.ArgumentParser, note: str = "") -> None:
-    """Add the options for the timing of DRAM and clock, with `note` in their help; the default rate is n a cycle."""
+    """Add the options for the timing of DRAM and clock, with `note` in their help; the default rate is a beat."""
     parser.add_argument(
         "--dram-latency",
         metavar="CYCLES",
@@ -209,7 +209,7 @@ def add_memory(parser: argparse.ArgumentParser, note: str = "") -> None:
         "--dram-bytes-per-cycle",
         metavar="BYTES",
         type=integer(1, _MAX_RATE),
-        help=f"DRAM bandwidth of reads and writes together{note} (default: n)",
+        help=f"DRAM bandwidth of reads and writes together{note} (default: width of the bus)",
     )
     parser.add_argument(
         "--throttle",

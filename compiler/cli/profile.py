@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     goals = performance_targets(args)
     network = network_of(args)
     samples = read_samples(network.sample, args.input, args.limit, args.seed, network, args.input_scale)
-    rate = args.dram_bytes_per_cycle or network.config.n
+    rate = args.dram_bytes_per_cycle or network.config.beat_bytes
     probe = bool(args.trace or args.report)
     in_flight = back_to_back(network, len(samples))
     with (
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
         layer |= analysis(layer, network, args.dram_latency, earlier.get(shapes[layer["layers"][0]], ()))
     if args.trace and result.recording:
         names = {layer["tag"]: ", ".join(layer["names"]) for layer in whole["layers"]}
-        write_output(args.trace, trace_json(result.recording, names, network.config.n).encode())
+        write_output(args.trace, trace_json(result.recording, names, network.config.beat_bytes).encode())
     if args.report and result.recording:
         clock_hz = args.clock and args.clock * 1e6
         html = page(whole, spans(result.recording), clock_hz=clock_hz, memory=memory_in_use(whole["memory"]))

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     check_reset(args, network)
     samples = read_samples(network.sample, args.input, args.limit, args.seed, network, args.input_scale)
     report_provenance(args, network)
-    rate = args.dram_bytes_per_cycle or network.config.n
+    rate = args.dram_bytes_per_cycle or network.config.beat_bytes
     in_flight = back_to_back(network, len(samples))
     with (
         named(args.model),

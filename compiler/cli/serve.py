@@ -298,7 +298,7 @@ def _end(
         picture = draw_serving(network.name, history.cycles, history.events)
         write_output(args.picture, picture.encode())
     if args.json:
-        rate = args.dram_bytes_per_cycle or network.config.n
+        rate = args.dram_bytes_per_cycle or network.config.beat_bytes
         targets = args.target_latency, args.target_energy, args.target_throughput
         met = None if targets == (None, None, None) else history.target_met
         document = head(args, args.device, rate) | history.document() | {"target_met": met}

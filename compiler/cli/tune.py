@@ -144,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.save_schedule:
         write_output(args.save_schedule, tuned.best.schedule.to_json().encode() + b"\n")
-    rate = float(args.dram_bytes_per_cycle or load_target(args.target).n)
+    rate = float(args.dram_bytes_per_cycle or load_target(args.target).beat_bytes)
     whole = head(args, "rtl", rate) | _document(args, tuned) | {"targets": vars(targets) if targets else None}
     whole |= {"endpoint": None if generator is None else generator.document()}
     report(whole, _table(whole), args.json)

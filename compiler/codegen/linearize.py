@@ -273,7 +273,7 @@ def due(
     for index in reversed(range(len(loads))):
         load = loads[index]
         in_time = times.reads[load.needed] - _MARGIN - dram.chip_latency
-        start = min(start, in_time) - cycles(load.command, config) * dram.beat(config.n)
+        start = min(start, in_time) - cycles(load.command, config) * dram.beat(config.beat_bytes)
         slots[index] = max(bisect_right(times.reads, start) - 1, times.room(index))
     last, out = 0, []
     for load, slot in zip(loads, slots, strict=True):
@@ -302,7 +302,7 @@ class _Times:
     """
 
     def __init__(self, config: MlaConfig, steps: Sequence[TileStep], loads: Sequence[Load], dram: DramTiming):
-        self.config, self.beat = config, dram.beat(config.n)
+        self.config, self.beat = config, dram.beat(config.beat_bytes)
         self.starts: list[float] = []
         self.begins: list[float] = []
         self.reads: list[float] = []
@@ -344,4 +344,4 @@ class _Times:
     def _requests(self, command: Command) -> int:
         """Return the number of bursts of a load; one burst is requested per cycle."""
         lines, size = transfer(command)
-        return lines * -(-size // (self.config.max_burst * self.config.n))
+        return lines * -(-size // (self.config.max_burst * self.config.beat_bytes))

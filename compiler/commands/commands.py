@@ -514,8 +514,8 @@ def tile_cycles(strides: Sequence[int], config: MlaConfig, more: int = 0) -> int
 def cycles(command: Command, config: MlaConfig) -> int:
     """Return the cycles of a command on the machine for which the command was generated.
 
-    MATRIX needs at least `tile_cycles` to shift in a tile of weights. LOAD and STORE transfer n bytes per cycle, and
-    each line begins a new beat.
+    MATRIX needs at least `tile_cycles` to shift in a tile of weights. LOAD transfers a beat per cycle (n bytes to
+    parameter slots and tables), STORE n bytes, and each line begins a new beat.
     """
     if command.cycles is None:
         command.cycles = _cycles(command, config)
@@ -536,13 +536,16 @@ def _cycles(command: Command, config: MlaConfig) -> int:
         return tiles * max(get("x_count", 1) * get("y_count", 1), least)
     if command.unit == Unit.FUSE:
         return _fuse_cycles(command, [get(f"{dim}_count", 1) for dim in FUSE_DIMS], config)
-    if command.unit == Unit.LOAD and LOAD_WORD.unpack(get("word", 0))["fill"]:
-        return 0
     lines, size = transfer(command)
-    if command.unit == Unit.LOAD and LOAD_WORD.unpack(get("word", 0))["transpose"]:
+    if command.unit == Unit.STORE:
+        return lines * -(-size // n)
+    modes = LOAD_WORD.unpack(get("word", 0))
+    if modes["fill"]:
+        return 0
+    if modes["transpose"]:
         return get("z_count", 1) * max(get("y_count", 1), size)  # a column is written per cycle
-    least = get("z_count", 1) if is_packed(command) else 0  # of packed weights, a group is written per cycle
-    return lines * max(-(-size // n), least)
+    least = get("z_count", 1) if modes["packed"] else 0  # of packed weights, a group is written per cycle
+    return lines * max(-(-size // (n if modes["space"] else config.beat_bytes)), least)
 
 
 def transfer(command: Command) -> tuple[int, int]:

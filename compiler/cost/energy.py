@@ -64,7 +64,7 @@ def energy_parts_uj(config: MlaConfig, counts: Mapping[str, int]) -> dict[str, f
     """Return the energy in microjoules of the array, of the memories on the chip, and of DRAM."""
     rows = sum(counts[f"sp_{kind}_bank{b}"] for kind in ("reads", "writes") for b in range(SP_BANKS_MAX))
     acc = counts["acc_reads"] + counts["acc_writes"]
-    dram = (counts["load_beats"] + counts["store_beats"]) * config.n
+    dram = (counts["load_beats"] + counts["store_beats"]) * config.beat_bytes
     return {
         "array": counts["macs_issued"] * MAC_PJ / 1e6,
         "memories": config.n * (rows * PJ_PER_BYTE["sp"] + acc * 4 * PJ_PER_BYTE["acc"]) / 1e6,

@@ -46,13 +46,16 @@ class Floor:
         return Floor(self.macs + other.macs, self.bytes + other.bytes, self.skipped + other.skipped)
 
     def cycles(self, config: MlaConfig, rate: float | None = None) -> int:
-        """Return the lower bound on cycles, at N*N multiply-accumulates and `rate` bytes (default: N) per cycle."""
-        return max(-(-(self.macs - self.skipped) // config.n**2), ceil(self.bytes / (rate or config.n)))
+        """Return the lower bound on cycles, at N*N multiply-accumulates and `rate` bytes (None: a beat) per cycle."""
+        return max(
+            -(-(self.macs - self.skipped) // config.n**2), ceil(self.bytes / (rate or config.beat_bytes))
+        )
 
 
 def bus_rate(config: MlaConfig, rate: float | None) -> float:
-    """Return the maximum bytes per cycle on the bus: N, or up to 2 * N if the DRAM can read and write N each."""
-    return max(config.n, min(rate or config.n, 2 * config.n))
+    """Return the maximum bytes per cycle on the bus: a beat, or up to N more if the DRAM can also write N bytes."""
+    width = config.beat_bytes
+    return max(width, min(rate or width, width + config.n))
 
 
 def _constants(graph: Graph, layers: Iterable[Layer]) -> int:

@@ -82,30 +82,19 @@ def waits(stream: CommandStream) -> list[list[int]]:
     return out
 
 
-def timeline(
-    config: MlaConfig, stream: CommandStream, dram: DramTiming, bus_bytes: int | None = None
-) -> list[CommandTime]:
-    """Return the times of all commands of a stage, in order.
-
-    `bus_bytes` is the width of the bus in bytes; None for the N bytes of the machine. With a wider one, LOAD is assumed
-    to write, and STORE to read, that many bytes of the scratchpad per cycle.
-    """
-    simulation = _Simulation(config, dram, bus_bytes)
+def timeline(config: MlaConfig, stream: CommandStream, dram: DramTiming) -> list[CommandTime]:
+    """Return the times of all commands of a stage, in order."""
+    simulation = _Simulation(config, dram)
     for command, issued, needed in zip(stream.commands, stream.issued, waits(stream), strict=True):
         simulation.run(command, issued, needed)
     return simulation.out
 
 
-def timeline_cycles(
-    config: MlaConfig, streams: Iterable[CommandStream], dram: DramTiming, bus_bytes: int | None = None
-) -> float:
-    """Return the cycles of stages that run one after another, from the doorbell to the interrupt of each.
-
-    `bus_bytes` is as in `timeline`.
-    """
+def timeline_cycles(config: MlaConfig, streams: Iterable[CommandStream], dram: DramTiming) -> float:
+    """Return the cycles of stages that run one after another, from the doorbell to the interrupt of each."""
     total = 0.0
     for stream in streams:
-        times = timeline(config, stream, dram, bus_bytes)
+        times = timeline(config, stream, dram)
         total += _BEGIN + max((each.retired for each in times), default=0.0) + _END
     return total
 
@@ -113,10 +102,10 @@ def timeline_cycles(
 class _Simulation:
     """State of the sequencer, the units and the bus after the commands so far."""
 
-    def __init__(self, config: MlaConfig, dram: DramTiming, bus_bytes: int | None):
+    def __init__(self, config: MlaConfig, dram: DramTiming):
         self.config, self.latency = config, dram.latency + _LOAD
-        self.bus_bytes = bus_bytes or config.n
-        self.beat = dram.beat(self.bus_bytes) * (_PIPELINED_BEAT if config.pipelined else 1)
+        self.step = _PIPELINED_BEAT if config.pipelined else 1  # cycles of LOAD and STORE for a beat or row
+        self.beat = dram.beat(config.beat_bytes) * self.step
         self.word = _PIPELINED_WORD if config.pipelined else 1
         self.out: list[CommandTime] = []
         self.now = float(_PROLOGUE)  # time of the sequencer
@@ -170,7 +159,10 @@ class _Simulation:
             self.free[Unit.LOAD] = begin + 1
         else:
             start = max(begin + self.latency, self.bus, self.written)
-            self.bus = start + self._beats(command, issued) * self.beat
+            beats = self._beats(command, issued, self.config.beat_bytes)
+            # Halves of beats that are not written to multiples of n are written one per cycle.
+            halves = 0 if self._whole_rows(command, issued) else self._beats(command, issued, self.config.n)
+            self.bus = start + max(beats * self.beat, halves * self.step)
             # Of packed weights, a group is written per cycle.
             groups = _count(command, "z_count") if is_packed(command) else 0
             self.written = max(self.bus, start + lines * groups)
@@ -178,8 +170,9 @@ class _Simulation:
         return CommandTime(start, self.written, self.written + _TOKEN)
 
     def _store(self, begin: float, command: Command, issued: Issued) -> CommandTime:
-        taken = self._beats(command, issued) * self.beat
-        self.bus += taken
+        sent = self._beats(command, issued, self.config.beat_bytes) * self.beat
+        taken = max(sent, self._beats(command, issued, self.config.n) * self.step)  # a row is read per cycle
+        self.bus += sent
         self.free[Unit.STORE] = begin + taken
         self.answered = max(begin + taken + _ANSWER, self.answered + taken)
         return CommandTime(begin, begin + taken, self.answered + _TOKEN)
@@ -217,9 +210,21 @@ class _Simulation:
             return CommandTime(begin, end, self.whole + _TOKEN)
         return CommandTime(begin, end, end + _EARLY_RESULT + _TOKEN)
 
-    def _beats(self, command: Command, issued: Issued) -> int:
-        """Return the number of beats of a load or store, whose lines need not begin at the start of a beat."""
-        index, n, size = _INDEX[command.unit], self.bus_bytes, _count(command, "len")
+    def _whole_rows(self, command: Command, issued: Issued) -> bool:
+        """Return True if the bytes of a load go to the scratchpad at multiples of n in their beats."""
+        c = unpack_fields(Unit.LOAD, list(issued.values))
+        if c.packed or self.config.beat_bytes == self.config.n:
+            return True
+        apart = (
+            c.dst - c.dram,
+            (c.y_count - 1) * (c.dst_y - c.dram_y),
+            (c.z_count - 1) * (c.dst_z - c.dram_z),
+        )
+        return not (c.space or c.transpose or any(each % self.config.n for each in apart))
+
+    def _beats(self, command: Command, issued: Issued, n: int) -> int:
+        """Return the number of beats of n bytes of a load or store, whose lines may begin anywhere in a beat."""
+        index, size = _INDEX[command.unit], _count(command, "len")
         start = issued.values[index["dram"]] % n
         across, down = (issued.values[index[name]] % n for name in ("dram_y", "dram_z"))
         lines, _ = transfer(command)

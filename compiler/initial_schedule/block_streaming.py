@@ -403,7 +403,7 @@ class AttentionTiler:
 
     def _cycles(self, rows: int, part: int, wide: int, columns: int, blocks: int, *, kept: bool) -> float:
         """Return the estimated cycles: those of the busiest unit, and those before its start and after its end."""
-        config, n, beat = self.config, self.config.n, self.dram.beat(self.config.n)
+        config, n, beat = self.config, self.config.n, self.dram.beat(self.config.beat_bytes)
         down = ceil_div(self.m, rows)
         count, through = (
             self.batches * down,

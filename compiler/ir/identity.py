@@ -169,6 +169,7 @@ def restored(kind: type[V], values: Mapping[str, Any]) -> V:
 identity(
     "MlaConfig",
     "n",
+    "bus_bytes",
     "sp_bytes",
     "acc_bytes",
     "sp_banks",
@@ -194,7 +195,7 @@ identity(
     "windows",
     "serial_commands",
     "pipelined",
-    added=("weight_rows", "packed_loads", "wide", "sparse", "reciprocal_units"),
+    added=("bus_bytes", "weight_rows", "packed_loads", "wide", "sparse", "reciprocal_units"),
 )(MlaConfig)
 identity("Unit", "LOAD", "MATRIX", "FUSE", "STORE")(Unit)
 identity("Space", "SP", "PARAM", "TABLE")(Space)

@@ -665,7 +665,11 @@ def _loaded_boxes(context: "TilingContext", plan: MovePlan) -> int:
     boxed = [each for _, each in plan.boxed]
     box = sum(each.work.cycles for each in boxed) / sum(each.boxes for each in boxed)
     ahead = (
-        ceil((context.dram.chip_latency + _LOAD_OVERHEAD) / (box * context.dram.beat(context.config.n))) + 1
+        ceil(
+            (context.dram.chip_latency + _LOAD_OVERHEAD)
+            / (box * context.dram.beat(context.config.beat_bytes))
+        )
+        + 1
     )
     if box < _SMALL_BOX:  # commands take as long as such boxes, which more buffers would not change
         return 2
@@ -678,7 +682,7 @@ def _selection_schedule(
     context: "TilingContext", schedule: LayerSchedule, plan: SelectionPlan
 ) -> LayerSchedule:
     """Return a schedule with the buffers for a selection of bytes: the data of several boxes may be in flight."""
-    box = (plan.work.load + plan.work.store) * context.dram.beat(context.config.n)
+    box = (plan.work.load + plan.work.store) * context.dram.beat(context.config.beat_bytes)
     ahead = ceil((context.dram.chip_latency + _LOAD_OVERHEAD) / box) + 2
     copied = bool(plan.copied)
     return replace(

@@ -50,8 +50,12 @@ class LayerContext:
 
     @property
     def beat(self) -> float:
-        """Bus cycles for N bytes."""
-        return self.dram.beat(self.config.n)
+        """Bus cycles for N bytes.
+
+        A bus of 2N bytes is assumed to need a beat for them, too, as for lines of at most N bytes; schedules that count
+        half a beat for them take more cycles (docs/machine.md).
+        """
+        return self.dram.beat(self.config.beat_bytes)
 
     @property
     def line_beats(self) -> float:
@@ -132,8 +136,12 @@ class TilingContext:
 
     @property
     def beat(self) -> float:
-        """Bus cycles for N bytes."""
-        return self.dram.beat(self.config.n)
+        """Bus cycles for N bytes.
+
+        A bus of 2N bytes is assumed to need a beat for them, too, as for lines of at most N bytes; schedules that count
+        half a beat for them take more cycles (docs/machine.md).
+        """
+        return self.dram.beat(self.config.beat_bytes)
 
     @property
     def latency(self) -> float:

@@ -48,10 +48,10 @@ def first_guess(config: MlaConfig, loads: ByTag, throttle: float = 0.0) -> DramT
     rows = [row for row in loads.values() if row["load_requests"] and row["load_beats"]]
     if not rows:
         return DramTiming(throttle=throttle)
-    rate = max(config.n * row["load_beats"] / row["load_busy"] for row in rows)
+    rate = max(config.beat_bytes * row["load_beats"] / row["load_busy"] for row in rows)
     latency = min(row["load_latency"] / row["load_requests"] for row in rows)
     latency, rate = latency / (1 - throttle), rate * (1 - throttle)
-    return DramTiming(max(1, round(latency)), min(rate, config.n), throttle)
+    return DramTiming(max(1, round(latency)), min(rate, config.beat_bytes), throttle)
 
 
 def estimate(
@@ -83,7 +83,7 @@ def estimate(
     config, guess = network.config, first_guess(network.config, loads, throttle)
     if not any(row["load_requests"] for row in loads.values()):
         return guess
-    rates = [each.bytes_per_cycle or config.n for each in (known[0], guess)]
+    rates = [each.bytes_per_cycle or config.beat_bytes for each in (known[0], guess)]
     with open_device(serving_bytes(network)) as device:
         server = Server(device, network)
         device.set_throttle(throttle)
@@ -96,7 +96,7 @@ def estimate(
         earlier = known if throttle != known[0].throttle else known[1:]
         for dram in earlier:
             if (
-                np.linalg.norm(residual(np.log([dram.latency, dram.bytes_per_cycle or config.n])))
+                np.linalg.norm(residual(np.log([dram.latency, dram.bytes_per_cycle or config.beat_bytes])))
                 < _MAX_KNOWN_RESIDUAL
             ):
                 return replace(dram, throttle=throttle)
@@ -107,14 +107,15 @@ def estimate(
         if np.linalg.norm(least) > _CONVERGED:
             best, least = _descend(residual, best, _STEPS, config)
     latency, rate = np.exp(best)
-    return DramTiming(max(1, round(latency)), min(round(float(rate), 2), config.n), throttle)
+    return DramTiming(max(1, round(latency)), min(round(float(rate), 2), config.beat_bytes), throttle)
 
 
 def _descend(
     residual: Callable[[NDArray], NDArray], start: NDArray, steps: NDArray, config: MlaConfig
 ) -> tuple[NDArray, NDArray]:
     """Minimize the residual by Gauss-Newton steps in given directions; return the best point and its residual."""
-    low, high = np.log([1, config.n / 1000]), np.log([_MAX_LATENCY_CYCLES, 2 * config.n])
+    width = config.beat_bytes
+    low, high = np.log([1, width / 1000]), np.log([_MAX_LATENCY_CYCLES, 2 * width])
     best, least = start, residual(start)
     for _ in range(_MAX_ITERATIONS):
         if np.linalg.norm(least) < _CONVERGED:

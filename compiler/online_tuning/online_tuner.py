@@ -195,7 +195,7 @@ class OnlineTuner:
         if self._changes:
             self._changes -= 1
             self._rolled_back.clear()  # rolled-back candidates may do well under the new timing
-            rate = finding.dram.bytes_per_cycle or self.server.driver.config.n
+            rate = finding.dram.bytes_per_cycle or self.server.driver.config.beat_bytes
             self.events.note(
                 "conditions",
                 request=self.server.submitted,

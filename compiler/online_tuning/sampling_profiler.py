@@ -196,7 +196,7 @@ def _sample(
     cycles = sum(where.values())
     macs = sum(info.floor.macs for info in infos)
     moved, conflicts = each["load_bytes"] + each["store_bytes"], sum(each[name] for name in CONFLICTS)
-    rate = float(dram.bytes_per_cycle or config.n)
+    rate = float(dram.bytes_per_cycle or config.beat_bytes)
     banked = each["matrix_stall_bank"] > _MIN_BANK_STALLS * cycles > 0
     return ProfileSample(
         request,

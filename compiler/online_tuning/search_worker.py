@@ -256,7 +256,7 @@ class SearchWorker:
         return dram
 
     def _rate(self, dram: DramTiming) -> float:
-        return dram.bytes_per_cycle or self.job.config.n
+        return dram.bytes_per_cycle or self.job.config.beat_bytes
 
     def trial(self) -> list[SearchFinding]:
         """Measure the next candidate; return its finding, or none if the method has nothing more to propose."""

@@ -190,7 +190,7 @@ def _rtl(config: MlaConfig, size: int, dram: DramTiming, *, waves: bool = False)
         config,
         size,
         latency=dram.latency,
-        bytes_per_cycle=dram.bytes_per_cycle or config.n,
+        bytes_per_cycle=dram.bytes_per_cycle or config.beat_bytes,
         throttle=dram.throttle,
         variant=Variant(waves=waves),
         monitor=building,

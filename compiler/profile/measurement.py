@@ -35,12 +35,13 @@ class HardwareProfile:
     def text(self) -> str:
         """Short description of the profile."""
         throttle = f", throttle {self.dram.throttle:g}" if self.dram.throttle else ""
-        return f"n{self.config.n}, latency {self.dram.latency}, {self.rate:g} bytes per cycle{throttle}"
+        bus = f", bus of {self.config.bus_bytes} bytes" if self.config.bus_bytes else ""
+        return f"n{self.config.n}{bus}, latency {self.dram.latency}, {self.rate:g} bytes per cycle{throttle}"
 
     @property
     def rate(self) -> float:
         """DRAM bandwidth in bytes per cycle, reads and writes together."""
-        return float(self.dram.bytes_per_cycle or self.config.n)
+        return float(self.dram.bytes_per_cycle or self.config.beat_bytes)
 
 
 @identity(

@@ -21,7 +21,7 @@ _WEIGHTS = {"n": 4.0, "sp_bytes": 1.0, "acc_bytes": 1.0, "latency": 1.0, "rate":
 #: Weight of all other parameters: small, but different machines never have distance 0.
 _DEFAULT_WEIGHT = 0.125
 #: Boolean parameters, with coordinates 0 or 1.
-_FLAGS = ("serial_commands", "pipelined")
+_FLAGS = ("packed_loads", "wide", "sparse", "serial_commands", "pipelined")
 #: Maximum number of stored executions of a subgraph.
 MAX_EXECUTIONS = 1000
 
@@ -33,9 +33,12 @@ def distance(one: HardwareProfile, other: HardwareProfile) -> float:
 
 
 def _coordinates(conditions: HardwareProfile) -> dict[str, float]:
-    """Return the coordinates of a machine by name: flags, and logarithms of sizes and DRAM bandwidth per bus lane."""
+    """Return the coordinates of a machine by name: flags, and logarithms of sizes and of the bandwidths of bus and DRAM
+    per lane.
+    """
     config = conditions.config
     sizes = {item.name: getattr(config, item.name) for item in fields(MlaConfig)}
+    sizes["bus_bytes"] = config.beat_bytes // config.n
     out = {name: float(size) if name in _FLAGS else math.log2(size) for name, size in sizes.items()}
     rate = conditions.rate / config.n
     dram = conditions.dram

@@ -96,7 +96,9 @@ class Variant:
 PLAIN = Variant()
 
 
-def build_simulator(verilog: str, n: int, variant: Variant = PLAIN, monitor: Monitor | None = None) -> Path:
+def build_simulator(
+    verilog: str, n: int, variant: Variant = PLAIN, monitor: Monitor | None = None, *, bus_bytes: int = 0
+) -> Path:
     """Return the path of a chip's simulator, after building it if it is not in the cache.
 
     Parameters
@@ -104,18 +106,20 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN, monitor: Mon
     verilog : str
         Verilog text with the module `mla_chip`.
     n : int
-        Bus width of the chip in bytes.
+        Number of lanes of the chip.
     variant : Variant
         Optional features built into the simulator.
     monitor : Monitor or None
         Monitor that is notified if the simulator has to be built.
+    bus_bytes : int
+        Bus width of the chip in bytes; 0: n.
 
     Raises
     ------
     BuildError, ToolMissingError, DiskFullError
         The build failed; the cache is unchanged.
     """
-    flags, sources = (*VERILATOR_FLAGS, *variant.flags), _sources(variant)
+    flags, sources, bus_bytes = (*VERILATOR_FLAGS, *variant.flags), _sources(variant), bus_bytes or n
 
     def make(folder: Path, lock: int) -> None:
         chip = folder / "chip.v"
@@ -133,7 +137,7 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN, monitor: Mon
             sources=[chip, *(around / name for name in variant.modules)],
             hdl_toplevel=TOP,
             build_dir=work,
-            parameters={"N": n},
+            parameters={"N": bus_bytes},
             build_args=[
                 *flags,
                 f"-I{around / 'model'}",
@@ -145,17 +149,17 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN, monitor: Mon
         shutil.rmtree(work)
 
     build = Build(f"the simulator of the {n}x{n} chip ({variant.label})", variant.build_seconds(n))
-    return cache.cached("sim", simulator_key(verilog, n, variant), make, watch(monitor, build)) / TOP
+    return cache.cached("sim", simulator_key(verilog, bus_bytes, variant), make, watch(monitor, build)) / TOP
 
 
-def simulator_key(verilog: str, n: int, variant: Variant) -> str:
+def simulator_key(verilog: str, bus_bytes: int, variant: Variant) -> str:
     """Return the cache key of a simulator, a hash of all inputs that determine the simulator, except for paths.
 
     Parameters
     ----------
     verilog : str
         Verilog text with the module `mla_chip`.
-    n : int
+    bus_bytes : int
         Bus width of the chip in bytes.
     variant : Variant
         Optional features built into the simulator.
@@ -169,7 +173,7 @@ def simulator_key(verilog: str, n: int, variant: Variant) -> str:
     return cache.cache_key(
         [
             verilog,
-            str(n),
+            str(bus_bytes),
             *sources,
             *VERILATOR_FLAGS,
             *variant.flags,

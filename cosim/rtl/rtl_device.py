@@ -80,7 +80,7 @@ class RtlDevice(Device):
         self._started: list[bytes] | None = None
         self._restart_state: tuple[tuple[int, Fraction], Fraction, list[DramFault]] | None = None
         self._sp, self._acc = bank_map.scratchpad_banks(config), bank_map.accumulator_banks(config)
-        rate = checks.bandwidth(config.n if bytes_per_cycle is None else bytes_per_cycle)
+        rate = checks.bandwidth(config.beat_bytes if bytes_per_cycle is None else bytes_per_cycle)
         self._timing, self._throttle = (checks.latency(latency), rate), checks.throttle(throttle)
         dram_bytes = check_dram_bytes(dram_bytes)
         seed = checks.integer_in(seed, 0, MAX_SEED, "seed")
@@ -90,7 +90,7 @@ class RtlDevice(Device):
             os.ftruncate(dram_fd, dram_bytes)
             self.dram = np.frombuffer(mmap.mmap(dram_fd, dram_bytes), np.uint8)
             self._process = SimulatorProcess(
-                binary, dram_fd=dram_fd, dram_bytes=dram_bytes, row=config.n, seed=seed
+                binary, dram_fd=dram_fd, dram_bytes=dram_bytes, row=config.beat_bytes, seed=seed
             )
         finally:
             os.close(dram_fd)
@@ -297,7 +297,7 @@ def simulator_of(
     """
     if verilog is None:
         verilog = chip_verilog(config, fast=variant.fast, probe=variant.probe, monitor=monitor)
-    return build_simulator(verilog, config.n, variant, monitor)
+    return build_simulator(verilog, config.n, variant, monitor, bus_bytes=config.bus_bytes)
 
 
 def _accessed(answer: bytes) -> np.ndarray:

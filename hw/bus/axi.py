@@ -1,7 +1,7 @@
 """The AXI4 master side: payloads, identifiers and pins.
 
 Inside the machine, a channel is a stream. The masters' streams have no identifiers; the arbiters add them. Every burst
-has type INCR and full-width beats, starts at a multiple of n bytes and does not cross a multiple of 4 KiB.
+has type INCR and full-width beats, starts at a multiple of the bus width and does not cross a multiple of 4 KiB.
 """
 
 from amaranth.hdl import Module, Value
@@ -31,24 +31,24 @@ ID_RESPONSE = data.StructLayout({"resp": 2, "id": ID_BITS})
 
 def read_beat(config: MlaConfig) -> data.StructLayout:
     """Return the layout of the R channel of one master."""
-    return data.StructLayout({"data": 8 * config.n, "resp": 2, "last": 1})
+    return data.StructLayout({"data": 8 * config.beat_bytes, "resp": 2, "last": 1})
 
 
 def id_read_beat(config: MlaConfig) -> data.StructLayout:
     """Return the layout of the R channel at the pins."""
-    return data.StructLayout({"data": 8 * config.n, "resp": 2, "last": 1, "id": ID_BITS})
+    return data.StructLayout({"data": 8 * config.beat_bytes, "resp": 2, "last": 1, "id": ID_BITS})
 
 
 def write_beat(config: MlaConfig) -> data.StructLayout:
     """Return the layout of the W channel, which is the same for a master and at the pins."""
-    return data.StructLayout({"data": 8 * config.n, "strb": config.n, "last": 1})
+    return data.StructLayout({"data": 8 * config.beat_bytes, "strb": config.beat_bytes, "last": 1})
 
 
 def chunk_beats(config: MlaConfig) -> int:
     """Return the distance in beats between the addresses at which bursts are split: a power of two, at most `max_burst`
     and at most 4 KiB.
     """
-    return min(config.max_burst, BOUNDARY // config.n)
+    return min(config.max_burst, BOUNDARY // config.beat_bytes)
 
 
 class AxiMaster(wiring.Signature):
@@ -74,10 +74,10 @@ def pin_members(config: MlaConfig, prefix: str = "m_axi_") -> dict[str, wiring.M
     outputs = {
         "ar": address,
         "aw": address,
-        "w": {"data": 8 * config.n, "strb": config.n, "last": 1},
+        "w": {"data": 8 * config.beat_bytes, "strb": config.beat_bytes, "last": 1},
     }
     inputs = {
-        "r": {"id": ID_BITS, "data": 8 * config.n, "resp": 2, "last": 1},
+        "r": {"id": ID_BITS, "data": 8 * config.beat_bytes, "resp": 2, "last": 1},
         "b": {"id": ID_BITS, "resp": 2},
     }
     members: dict[str, wiring.Member] = {}
@@ -100,8 +100,9 @@ def drive_pins(
         port = getattr(bus, channel)
         m.d.comb += [pin(f"{channel}valid").eq(port.valid), port.ready.eq(pin(f"{channel}ready"))]
         m.d.comb += [pin(f"{channel}{name}").eq(port.payload[name]) for name in port.payload.shape().members]
+    size = (config.beat_bytes - 1).bit_length()
     for channel in ("ar", "aw"):
-        m.d.comb += [pin(f"{channel}size").eq((config.n - 1).bit_length()), pin(f"{channel}burst").eq(1)]
+        m.d.comb += [pin(f"{channel}size").eq(size), pin(f"{channel}burst").eq(1)]
     for channel in ("r", "b"):
         port = getattr(bus, channel)
         m.d.comb += [port.valid.eq(pin(f"{channel}valid")), pin(f"{channel}ready").eq(port.ready)]

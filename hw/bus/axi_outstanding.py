@@ -21,7 +21,7 @@ class OutstandingBursts(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Machine configuration; uses `n`.
+        Machine configuration; uses the width of the bus.
 
     Members
     -------
@@ -56,7 +56,7 @@ class OutstandingBursts(wiring.Component):
     latency_max: Out(16)
 
     def __init__(self, config: MlaConfig):
-        self._lane_bits = (config.n - 1).bit_length()
+        self._lane_bits = (config.beat_bytes - 1).bit_length()
         super().__init__()
 
     def elaborate(self, platform: object) -> Elaboratable:

@@ -60,8 +60,8 @@ class BurstWalk(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        n, late = self._config.n, self._config.pipelined
-        lane_bits = (n - 1).bit_length()
+        late = self._config.pipelined
+        lane_bits = (self._config.beat_bytes - 1).bit_length()
         chunk_bits = (chunk_beats(self._config) - 1).bit_length()
         line_walk = self._config.variant(LineWalk, PipelinedLineWalk)
         m.submodules.lines = lines = line_walk(addresses=ADDRESSES, context=CONTEXT)

@@ -22,13 +22,13 @@ WRITE_LAYOUT = data.StructLayout({"slot": 32, "record": RECORD_LAYOUT, "begin": 
 class RecordWriter(wiring.Component):
     """Writes each completion record with one AXI burst.
 
-    Latency: `aw` and the first beat are valid 1 cycle after `record`. Throughput: one record every 16 / n + 1 cycles,
-    or every 2 cycles if a record fits one beat.
+    Latency: `aw` and the first beat are valid 1 cycle after `record`. Throughput: one record every 16 / (bytes of a
+    beat) + 1 cycles, or every 2 cycles if a record fits one beat.
 
     Parameters
     ----------
     config : MlaConfig
-        Machine configuration; uses `n`, the width of the bus in bytes.
+        Machine configuration; uses the width of the bus.
 
     Members
     -------
@@ -39,8 +39,8 @@ class RecordWriter(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
-        self.n = config.n
-        self.beats = max(1, _RECORD_BYTES // config.n)
+        self.n = config.beat_bytes
+        self.beats = max(1, _RECORD_BYTES // self.n)
         super().__init__(
             {
                 "record": In(stream.Signature(WRITE_LAYOUT)),
@@ -169,12 +169,13 @@ class Completion(wiring.Component):
     Records are written in order without waiting for the answers of earlier ones.
 
     Latency: `aw` is valid 4 cycles after the last command of the oldest macro-instruction retires, or 3 cycles after
-    its halt if all its commands have already retired. Throughput: one record every 2 cycles (n >= 16).
+    its halt if all its commands have already retired. Throughput: one record every 2 cycles (beats of 16 bytes or
+    more).
 
     Parameters
     ----------
     config : MlaConfig
-        Machine configuration; uses `n`, the width of the bus in bytes.
+        Machine configuration; uses the width of the bus.
 
     Members
     -------

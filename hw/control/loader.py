@@ -32,7 +32,7 @@ class LoaderDma(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Machine configuration; uses `n`, the width of the bus in bytes, and `max_burst`.
+        Machine configuration; uses the width of the bus and `max_burst`.
 
     Members
     -------
@@ -48,9 +48,9 @@ class LoaderDma(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
-        self.n = config.n
-        self.burst_beats = min(ALIGNMENT // config.n, chunk_beats(config))
-        self.burst_words = self.burst_beats * config.n // 8
+        self.n = config.beat_bytes
+        self.burst_beats = min(ALIGNMENT // self.n, chunk_beats(config))
+        self.burst_words = self.burst_beats * self.n // 8
         self.depth = BURSTS * self.burst_beats
         super().__init__(
             {

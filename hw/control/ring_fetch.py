@@ -34,7 +34,7 @@ class RingSlots(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Machine configuration; uses `n`, the width of the bus in bytes, and `pipelined`.
+        Machine configuration; uses the width of the bus and `pipelined`.
 
     Members
     -------
@@ -50,8 +50,8 @@ class RingSlots(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
-        self.n, self._late = config.n, config.pipelined
-        self.beat_words = config.n // 4
+        self.n, self._late = config.beat_bytes, config.pipelined
+        self.beat_words = config.beat_bytes // 4
         self.slot_beats = self.beats(config)
         super().__init__(
             {
@@ -67,7 +67,7 @@ class RingSlots(wiring.Component):
     @staticmethod
     def beats(config: MlaConfig) -> int:
         """Return the number of beats of one slot."""
-        return _WORDS * 4 // config.n
+        return _WORDS * 4 // config.beat_bytes
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -263,7 +263,10 @@ class RingFetch(wiring.Component):
                     m.d.sync += [self.ar.valid.eq(1), number.eq(number + 1)]
                     m.next = "REQUEST"
             with m.State("REQUEST"), m.If(self.ar.ready):
-                m.d.sync += [left.eq(left - 1), self.ar.p.addr.eq(self.ar.p.addr + burst * self.config.n)]
+                m.d.sync += [
+                    left.eq(left - 1),
+                    self.ar.p.addr.eq(self.ar.p.addr + burst * self.config.beat_bytes),
+                ]
                 with m.If(left == 1):
                     m.d.sync += self.ar.p.len.eq(RingSlots.beats(self.config) - (bursts - 1) * burst - 1)
                 with m.If(left == 0):

@@ -13,6 +13,11 @@ SP_ACT_LATENCY = SP_READ_LATENCY + 1
 ACC_READ_LATENCY = 2
 
 
+def loads_pairs(config: MlaConfig) -> bool:
+    """Return True if LOAD writes two rows at once: packed weights, or beats of two rows."""
+    return bool(config.packed_loads) or config.beat_bytes > config.n
+
+
 class SpReadPort(wiring.Signature):
     """Scratchpad read port, from the requester's point of view.
 
@@ -48,7 +53,8 @@ class SpWritePort(wiring.Signature):
     of a partial first beat, in which case the low bits of the mask are 0.
 
     With `pairs`, a write with `pair` set writes `data` and then the n bytes of `next` from `addr`, a multiple of n;
-    `mask` applies to both.
+    `mask` applies to both, unless the port has `next_mask`, the mask of `next`: on a bus of 2 * n bytes, `mask` is that
+    of `data` only.
     """
 
     def __init__(self, config: MlaConfig, *, pairs: bool = False):
@@ -61,6 +67,7 @@ class SpWritePort(wiring.Signature):
                 "ready": In(1),
                 "waits": In(1),
                 **({"pair": Out(1), "next": Out(8 * config.n)} if pairs else {}),
+                **({"next_mask": Out(config.n)} if pairs and config.beat_bytes > config.n else {}),
             }
         )
 

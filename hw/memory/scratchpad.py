@@ -13,7 +13,7 @@ from hw.lib.pipeline import enable_register
 from hw.lib.ram import Ram
 from hw.lib.rotate import rotate_left, rotate_right
 from hw.lib.trees import select_tree
-from hw.memory.ports import SpReadPort, SpWritePort
+from hw.memory.ports import SpReadPort, SpWritePort, loads_pairs
 
 
 class SpAccess:
@@ -229,7 +229,7 @@ class Scratchpad(wiring.Component):
             {
                 **{name: In(SpReadPort(config, pairs=reads_pairs(config, name))) for name in READERS},
                 "fuse_write": In(SpWritePort(config)),
-                "load_write": In(SpWritePort(config, pairs=bool(config.packed_loads))),
+                "load_write": In(SpWritePort(config, pairs=loads_pairs(config))),
                 "events": Out(SP_EVENTS),
             }
         )
@@ -272,15 +272,18 @@ class Scratchpad(wiring.Component):
         access = SpAccess(m, self._config, name, port.addr, pair)
         return access.held(m, f"{name}_held", port.valid & port.ready)
 
-    def _hold_row(self, m: Module, name: str) -> tuple[Value, Value, Value]:
-        """Return the data, the second row and the mask of the write that waits in the registers of a port."""
+    def _hold_row(self, m: Module, name: str) -> tuple[Value, Value, Value, Value]:
+        """Return the data, the second row and the masks of both of the write that waits in the registers of a port."""
         port = getattr(self, name)
         take = port.valid & port.ready
         written = enable_register(m, f"{name}_data", port.data, take)
         following = written
         if "pair" in port.signature.members:
             following = enable_register(m, f"{name}_next", port.next, take & port.pair)
-        return written, following, enable_register(m, f"{name}_bytes", port.mask, take)
+        chosen = later = enable_register(m, f"{name}_bytes", port.mask, take)
+        if "next_mask" in port.signature.members:
+            later = enable_register(m, f"{name}_next_bytes", port.next_mask, take & port.pair)
+        return written, following, chosen, later
 
     def _banks(self, m: Module) -> tuple[list[Ram], list[Ram]]:
         """Add the memories of all banks; return those of the even halves and those of the odd halves."""
@@ -358,9 +361,9 @@ class Scratchpad(wiring.Component):
 
     def _rotate(
         self, m: Module, name: str, access: SpAccess
-    ) -> tuple[tuple[Value, Value], tuple[Signal, Signal]]:
+    ) -> tuple[tuple[Value, Value], tuple[Value, ...]]:
         """Return the data of a write, rotated to their position in the rows, and the byte enables, for both halves."""
-        n, (written, following, chosen) = self._config.n, self._written[name]
+        n, (written, following, chosen, later) = self._config.n, self._written[name]
         row = rotate_left(m, f"{name}_row", written, access.offset, n)
         mask = rotate_left(m, f"{name}_mask", chosen, access.offset, n)
         masks = Signal(n, name=f"{name}_mask_even"), Signal(n, name=f"{name}_mask_odd")
@@ -372,9 +375,10 @@ class Scratchpad(wiring.Component):
         ]
         if following is written:
             return (row, row), masks
-        even, odd = (
-            Mux(access.pair & (access.odd if half == 0 else ~access.odd), following, row) for half in range(2)
-        )
+        second = access.pair & access.odd, access.pair & ~access.odd
+        even, odd = (Mux(each, following, row) for each in second)
+        if later is not chosen:
+            masks = tuple(Mux(each, later, own) for each, own in zip(second, masks, strict=True))
         return (even, odd), masks
 
     def _count(self, m: Module, reads: dict[str, SpAccess], writes: dict[str, SpAccess]) -> None:

@@ -35,17 +35,22 @@ CEILINGS = (
     (tiny_case("pretrainedResnet_quant"), 51_300),
     (tiny_case("vww_96_int8"), 27_450),
 )
+#: The same on n16-bus32, with a DRAM of 32 bytes per cycle.
+WIDE_CEILINGS = (
+    (tiny_case("ad01_int8"), 9_750),
+    (gemm_case("1x1024x1024"), 34_500),
+)
 #: DRAM latency in cycles, DRAM bytes per cycle, maximum cycles.
 MEMORIES = ((20, 16, 8_640), (400, 16, 9_400), (100, 8, 9_740))
 
 
-def _cycles(case: Case, latency: int = 100, rate: int = 16) -> int:
+def _cycles(case: Case, latency: int = 100, rate: int = 16, target: str = "n16") -> int:
     def machine(network: CompiledNetwork) -> Device:
         return open_device(network, "rtl", 1, latency, rate, lambda _text: None)
 
     dram = DramTiming(latency, rate)
     rng = np.random.default_rng(0)
-    result, _ = run_case(case, load_target("n16"), rng, machine, lambda _text: None, dram=dram)
+    result, _ = run_case(case, load_target(target), rng, machine, lambda _text: None, dram=dram)
     assert result["exact"]
     print(f"{case.name}: {result['cycles']:,} cycles")
     return result["cycles"]
@@ -54,6 +59,11 @@ def _cycles(case: Case, latency: int = 100, rate: int = 16) -> int:
 @pytest.mark.parametrize(("case", "ceiling"), CEILINGS, ids=[case.name for case, _ in CEILINGS])
 def test_cycles(case: Case, ceiling: int) -> None:
     assert _cycles(case) <= ceiling
+
+
+@pytest.mark.parametrize(("case", "ceiling"), WIDE_CEILINGS, ids=[case.name for case, _ in WIDE_CEILINGS])
+def test_cycles_with_beats_of_two_rows(case: Case, ceiling: int) -> None:
+    assert _cycles(case, rate=32, target="n16-bus32") <= ceiling
 
 
 @pytest.mark.parametrize(("latency", "ceiling"), [(200, 14_150), (400, 14_750)])

@@ -1,5 +1,7 @@
 """The DMA blocks with the chip's pins: LOAD, STORE, arbiters, scratchpad, and protocol checkers."""
 
+import os
+
 from amaranth.hdl import Elaboratable, Module, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -13,7 +15,9 @@ from hw.memory.scratchpad import Scratchpad
 from hw.units.load.unit import LoadUnit
 from hw.units.store.unit import StoreUnit
 
-CONFIG = MlaConfig(n=8, sp_bytes=8192, acc_bytes=8192, max_burst=16)
+#: Environment variable with the width of the bus in bytes, which the tests set.
+BUS = "PIN_BUS_BYTES"
+CONFIG = MlaConfig(n=8, bus_bytes=int(os.environ.get(BUS, "0")), sp_bytes=8192, acc_bytes=8192, max_burst=16)
 
 
 class DmaTop(wiring.Component):
@@ -114,6 +118,7 @@ class DmaTop(wiring.Component):
             with m.If(waiting & (~port.valid | (payload != offered))):
                 m.d.sync += self.unstable.eq(1)
         for port in (bus.ar, bus.aw):
-            end = (port.payload.addr % BOUNDARY) + (port.payload.len + 1) * self._config.n
-            with m.If(port.valid & ((end > BOUNDARY) | (port.payload.addr % self._config.n != 0))):
+            width = self._config.beat_bytes
+            end = (port.payload.addr % BOUNDARY) + (port.payload.len + 1) * width
+            with m.If(port.valid & ((end > BOUNDARY) | (port.payload.addr % width != 0))):
                 m.d.sync += self.crossing.eq(1)

@@ -15,7 +15,8 @@ from hw.layouts import command_layout
 from tests.block.units.dma_models import load_command, load_writes, store_command, store_writes
 from tests.bus.dma_top import CONFIG
 
-N, SP_BYTES = CONFIG.n, CONFIG.sp_bytes
+#: Lanes, bytes of a beat, bytes of the scratchpad.
+N, BEAT, SP_BYTES = CONFIG.n, CONFIG.beat_bytes, CONFIG.sp_bytes
 #: DRAM areas: source of LOAD and ring fetches; destination of STORE; destination of completion records.
 SOURCE, TARGET, RECORDS, DRAM_BYTES = 0, 1 << 16, 1 << 17, 1 << 18
 TRANSACTIONS = int(os.environ.get("PIN_TRANSACTIONS", "10000"))
@@ -36,7 +37,7 @@ class FaultyRam(AxiRam):
         failed: list[AxiResp] = []
 
         async def checked(address: int, argument):
-            fault = self.faults.get(address // N * N)
+            fault = self.faults.get(address // BEAT * BEAT)
             if fault is not None:
                 failed.append(fault)
                 raise OSError("fault")
@@ -142,13 +143,13 @@ class PinsTestbench:
         """Fetch ring slots, as the sequencer does, and check their contents."""
         for _ in range(count):
             addr = SOURCE + self.rng.randrange(0, TARGET, 256)
-            await self._transfer("fetch_ar", addr | (256 // N - 1) << 32)
+            await self._transfer("fetch_ar", addr | (256 // BEAT - 1) << 32)
             beats = []
-            while len(beats) < 256 // N:
+            while len(beats) < 256 // BEAT:
                 await RisingEdge(self.dut.clk)
                 if int(self.dut.fetch_r__valid.value):
                     beats.append(int(self.dut.fetch_r__payload.value))
-            data = b"".join((beat & ((1 << 8 * N) - 1)).to_bytes(N, "little") for beat in beats)
+            data = b"".join((beat & ((1 << 8 * BEAT) - 1)).to_bytes(BEAT, "little") for beat in beats)
             assert data == self.image[addr : addr + 256]
             self.fetches += 1
             await ClockCycles(self.dut.clk, self.rng.randrange(1, 60))
@@ -158,12 +159,12 @@ class PinsTestbench:
         for _ in range(count):
             addr = RECORDS + self.rng.randrange(0, 4096, 16)
             data = self.rng.randbytes(16)
-            address = cocotb.start_soon(self._transfer("record_aw", addr | (16 // N - 1) << 32))
-            for i in range(0, 16, N):
+            address = cocotb.start_soon(self._transfer("record_aw", addr | (16 // BEAT - 1) << 32))
+            for i in range(0, 16, BEAT):
                 beat = (
-                    int.from_bytes(data[i : i + N], "little")
-                    | ((1 << N) - 1) << 8 * N
-                    | (i + N == 16) << 9 * N
+                    int.from_bytes(data[i : i + BEAT], "little")
+                    | ((1 << BEAT) - 1) << 8 * BEAT
+                    | (i + BEAT == 16) << 9 * BEAT
                 )
                 await self._transfer("record_w", beat)
             await address
@@ -229,13 +230,15 @@ class PinsTestbench:
         """Apply the effect of commands, including faults, to the copy."""
         for command in stores:
             for addr, value in store_writes(command, bytes(self.sp)).items():
-                if addr // N * N not in self.ram.faults:
+                if addr // BEAT * BEAT not in self.ram.faults:
                     self.image[addr] = value
         good = bytes(self.image)
         for command in loads:
             marked = (
                 load_writes(
-                    command, bytes(1 if a // N * N in self.ram.faults else 0 for a in range(DRAM_BYTES)), N
+                    command,
+                    bytes(1 if a // BEAT * BEAT in self.ram.faults else 0 for a in range(DRAM_BYTES)),
+                    N,
                 )
                 if (self.ram.faults and not command["word"]["packed"])
                 else None
@@ -308,7 +311,7 @@ async def errors(dut) -> None:
             c["dram"] + rng.randrange(c["len"]) + c["dram_y"] * rng.randrange(c["y_count"])
             for c in loads + stores
         ]
-        bench.ram.faults = {a // N * N: rng.choice([AxiResp.SLVERR, AxiResp.DECERR]) for a in touched}
+        bench.ram.faults = {a // BEAT * BEAT: rng.choice([AxiResp.SLVERR, AxiResp.DECERR]) for a in touched}
         before = int(dut.load_errors.value), int(dut.store_errors.value)
         hits = bench.ram.read_faults, bench.ram.write_faults
         if turn % 2:

@@ -85,7 +85,7 @@ STABLE = {
     ),
     "Measurement": "cycles layers energy_uj dram_bytes exact floor test_inputs",
     "MlaConfig": (
-        "n sp_bytes acc_bytes sp_banks acc_banks wis_words segments opcodes candidates queue_depth "
+        "n bus_bytes sp_bytes acc_bytes sp_banks acc_banks wis_words segments opcodes candidates queue_depth "
         "param_slots table_slots weight_rows packed_loads wide sparse line_depth fuse_rate reciprocal_units tags "
         "loop_depth "
         "call_depth max_burst windows serial_commands pipelined"

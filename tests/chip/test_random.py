@@ -16,7 +16,7 @@ from tests.support.program_gen.run import check
 FIRST_SEED, CASES = 1, 60
 
 
-@pytest.mark.parametrize("target", ["n4", "n8", "n16", "ulx3s-85f"])
+@pytest.mark.parametrize("target", ["n4", "n8", "n16", "n16-bus32", "ulx3s-85f"])
 def test_rtl_equals_golden_model(target: str, drawn: Callable) -> None:
     config = load_target(target)
     model = GoldenDevice(config, DRAM_BYTES)

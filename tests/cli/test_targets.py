@@ -8,7 +8,7 @@ import pytest
 
 from hw import config
 
-HELP = "n4, n8, n12w, n16, n32, ulx3s-85f or a TOML file of the same fields"
+HELP = "n4, n8, n12w, n16, n16-bus32, n32, ulx3s-85f or a TOML file of the same fields"
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def one_more(tmp_path, monkeypatch) -> None:
 
 
 def test_target_names_are_in_numeric_order():
-    assert config.target_names()[:4] == ["n4", "n8", "n16", "n32"]
+    assert config.target_names()[:5] == ["n4", "n8", "n16", "n16-bus32", "n32"]
     assert config.targets_by_lanes() == {4: "n4", 8: "n8", 16: "n16", 32: "n32"}
 
 
@@ -31,7 +31,7 @@ def test_new_file_adds_target(mla, complains, tmp_path):
     assert config.targets_by_lanes()[16] == "n16"
     for verb in ("run", "tune", "exec", "verilog"):
         assert HELP in " ".join(mla(verb, "--help").out.split()), verb
-    known = "target must be one of n4 n8 n12w n16 n32 ulx3s-85f or an existing .toml file, not 'n5'"
+    known = "target must be one of n4 n8 n12w n16 n16-bus32 n32 ulx3s-85f or an existing .toml file, not 'n5'"
     complains(2, known, "verilog", "-o", tmp_path / "x.v", "--target", "n5")
 
 

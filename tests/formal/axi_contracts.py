@@ -1,6 +1,7 @@
 """Contracts of the AXI channels: assertions on blocks whose inputs are unconstrained."""
 
 from abc import abstractmethod
+from dataclasses import replace
 
 from amaranth.hdl import Assert, Assume, Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -16,6 +17,8 @@ from hw.units.load.unit import LoadUnit
 from hw.units.store.unit import StoreUnit
 
 CONFIG = MlaConfig(n=4, sp_bytes=512, acc_bytes=1024, max_burst=4)
+#: The same machine with beats of two rows.
+WIDE = replace(CONFIG, bus_bytes=8)
 
 
 def stable(m: Module, name: str, port: wiring.PureInterface, claim: type) -> None:
@@ -35,10 +38,11 @@ def constant(m: Module, value: Signal) -> Value:
     return Mux(later, held, value)
 
 
-def whole(m: Module, port: wiring.PureInterface) -> None:
+def whole(m: Module, port: wiring.PureInterface, config: MlaConfig) -> None:
     """Assert that bursts start at a beat and do not cross 4 KiB."""
-    end = (port.payload.addr % BOUNDARY) + (port.payload.len + 1) * CONFIG.n
-    m.d.comb += Assert(~port.valid | ((end <= BOUNDARY) & (port.payload.addr % CONFIG.n == 0)))
+    width = config.beat_bytes
+    end = (port.payload.addr % BOUNDARY) + (port.payload.len + 1) * width
+    m.d.comb += Assert(~port.valid | ((end <= BOUNDARY) & (port.payload.addr % width == 0)))
 
 
 class Contract(wiring.Component):
@@ -82,45 +86,48 @@ class Contract(wiring.Component):
 class BurstContract(Contract):
     """Contract of the request walker for any command, back-pressure, `stop` and `allow`."""
 
-    def __init__(self):
-        super().__init__(BurstWalk(CONFIG))
+    def __init__(self, config: MlaConfig = CONFIG):
+        self._config = config
+        super().__init__(BurstWalk(config))
 
     def claim(self, m: Module, block: BurstWalk) -> None:
         """Add the assertions."""
         stable(m, "request", block.request, Assert)
-        whole(m, block.request)
+        whole(m, block.request, self._config)
 
 
 class LoadContract(Contract):
     """Contract of LOAD for any command, response and abort."""
 
-    def __init__(self):
-        super().__init__(LoadUnit(CONFIG))
+    def __init__(self, config: MlaConfig = CONFIG):
+        self._config = config
+        super().__init__(LoadUnit(config))
 
     def claim(self, m: Module, block: LoadUnit) -> None:
         """Add the assertions."""
         stable(m, "ar", block.ar, Assert)
-        whole(m, block.ar)
+        whole(m, block.ar, self._config)
 
 
 class StoreContract(Contract):
     """Contract of STORE for any command, response and abort."""
 
-    def __init__(self):
-        super().__init__(StoreUnit(CONFIG))
+    def __init__(self, config: MlaConfig = CONFIG):
+        self._config = config
+        super().__init__(StoreUnit(config))
 
     def claim(self, m: Module, block: StoreUnit) -> None:
         """Add the assertions."""
         stable(m, "aw", block.aw, Assert)
         stable(m, "w", block.w, Assert)
-        whole(m, block.aw)
+        whole(m, block.aw, self._config)
 
 
 class RecordContract(Contract):
     """Contract of the writer of completion records for any records and back-pressure."""
 
-    def __init__(self):
-        super().__init__(RecordWriter(CONFIG))
+    def __init__(self, config: MlaConfig = CONFIG):
+        super().__init__(RecordWriter(config))
 
     def claim(self, m: Module, block: RecordWriter) -> None:
         """Add the assertions."""

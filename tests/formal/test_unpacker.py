@@ -9,9 +9,10 @@ from types import ModuleType
 
 import pytest
 
+from hw.config import MlaConfig
 from hw.units.load import unpacker, writer
 from tests.formal.prover import prove
-from tests.formal.unpacker_contracts import CONTRACTS, WriteContract
+from tests.formal.unpacker_contracts import CONFIG, CONTRACTS, WIDE, WriteContract
 
 #: Numbers of cycles after reset in which the groups are checked, since they depend on the history of a line. A group
 #: leaves in the fourth cycle at the earliest.
@@ -40,14 +41,15 @@ def test_mutant_violates_contract(tmp_path: Path, name: str, old: str, new: str)
         prove(tmp_path, CONTRACTS[name](mutant), bounded=BOUNDED[name], induction=0)
 
 
-def test_items_are_written_once(tmp_path: Path) -> None:
-    prove(tmp_path, WriteContract(), bounded=BOUNDED["write"], induction=0)
+@pytest.mark.parametrize("config", [CONFIG, WIDE], ids=["narrow", "wide"])
+def test_items_are_written_once(tmp_path: Path, config: MlaConfig) -> None:
+    prove(tmp_path, WriteContract(config=config), bounded=BOUNDED["write"], induction=0)
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("go & item.pair & ~item.bad & ~self.clear", "may & item.pair & ~item.bad & ~self.clear"),
+        ("go & expands & ~item.bad & ~self.clear", "may & expands & ~item.bad & ~self.clear"),
         (
             "Mux(go & ~item.bad & ~self.clear, item.kept, 0)",
             "Mux(may & ~self.clear, entry.o.payload.kept, 0)",

@@ -10,9 +10,10 @@ from hw.units.load import unpacker, writer
 from tests.formal.axi_contracts import Contract, constant, stable
 
 CONFIG = MlaConfig(n=4)
-#: Largest number of beats of a line in a contract, and the number of its bytes.
+#: The same machine with beats of two rows.
+WIDE = MlaConfig(n=4, bus_bytes=8)
+#: Largest number of beats of a line in a contract.
 BEATS = 2
-_BYTES = BEATS * CONFIG.n
 _LANES = range(CONFIG.n)
 #: Cycles within which a group follows the one before it, or the last beat, if groups are accepted.
 _WAIT = 5
@@ -25,10 +26,14 @@ class LineContract(Contract):
     ----------
     source : module
         `hw.units.load.unpacker`, or a mutant of it.
+    config : MlaConfig
+        Machine, with four lanes.
     """
 
-    def __init__(self, source: ModuleType = unpacker):
-        super().__init__(source.Unpacker(CONFIG))
+    def __init__(self, source: ModuleType = unpacker, config: MlaConfig = CONFIG):
+        self._width = config.beat_bytes
+        self._bytes = BEATS * self._width  # of the longest line
+        super().__init__(source.Unpacker(config))
 
     def claim(self, m: Module, block: unpacker.Unpacker) -> None:
         beat = block.beat.payload
@@ -42,20 +47,22 @@ class LineContract(Contract):
             Assume(~block.clear),
             Assume(~block.beat.valid | ~ended),
             Assume(~block.beat.valid | (about == line)),
-            Assume(beat.rest < _BYTES),
+            Assume(beat.rest < self._bytes),
             # The last byte is in the last beat, and no other beat is the last one.
-            Assume(~block.beat.valid | (beat.end == (beat.start + beat.rest < CONFIG.n * (sent + 1)))),
-            Assume(~(block.beat.valid & beat.end) | (beat.stop == (beat.start + beat.rest)[:2])),
+            Assume(~block.beat.valid | (beat.end == (beat.start + beat.rest < self._width * (sent + 1)))),
+            Assume(
+                ~(block.beat.valid & beat.end) | (beat.stop == (beat.start + beat.rest)[: len(beat.stop)])
+            ),
             Assume(~block.beat.valid | (sent < BEATS)),
         ]
         stable(m, "beat", block.beat, Assume)
-        data = Signal(8 * _BYTES)
+        data = Signal(8 * self._bytes)
         with m.If(accepted):
             m.d.sync += [
                 first.eq(about),
                 sent.eq(sent + 1),
                 ended.eq(beat.end),
-                data.word_select(sent, 8 * CONFIG.n).eq(beat.data),
+                data.word_select(sent, 8 * self._width).eq(beat.data),
             ]
         self.check(m, block, data, ended)
 
@@ -104,9 +111,9 @@ class ValueContract(LineContract):
                 step.eq(beat.step),
                 end.eq(beat.start + beat.rest + 1),
             ]
-        inside = Cat(Mux(end > byte, data.word_select(byte, 8), 0) for byte in range(_BYTES))
-        left = Signal(8 * _BYTES)
-        m.d.comb += left.eq(inside >> (place[: _BYTES.bit_length()] << 3))
+        inside = Cat(Mux(end > byte, data.word_select(byte, 8), 0) for byte in range(self._bytes))
+        left = Signal(8 * self._bytes)
+        m.d.comb += left.eq(inside >> (place[: self._bytes.bit_length()] << 3))
         header, left = left[:8], left[8:]
         sizes, rows = [], []
         for half in (header[:4], header[4:]):
@@ -141,14 +148,17 @@ class WriteContract(Contract):
     ----------
     source : module
         `hw.units.load.writer`, or a mutant of it.
+    config : MlaConfig
+        Machine.
     """
 
-    def __init__(self, source: ModuleType = writer):
-        super().__init__(source.LoadWriter(CONFIG), {"pick": 3})
+    def __init__(self, source: ModuleType = writer, config: MlaConfig = CONFIG):
+        self._wide = config.beat_bytes > config.n
+        super().__init__(source.LoadWriter(config), {"pick": 3})
 
     def claim(self, m: Module, block: writer.LoadWriter) -> None:
         item, port, pick = block.item.payload, block.sp_write, constant(m, self.pick)
-        names = ("data", "next", "pair", "mask", "addr")
+        names = ("data", "next", "pair", "mask", "addr", *(["next_mask"] if self._wide else []))
         m.d.comb += [
             Assume(~block.clear),
             Assume(~block.item.valid | ~(item.slot | item.collect | item.bad)),
@@ -174,8 +184,17 @@ class WriteContract(Contract):
         with m.If(writes & (written == pick)):
             m.d.comb += [Assert(getattr(port, name) == getattr(picked, name)) for name in names]
         expanded, counted, kept = Signal(), Signal(), Signal.like(item.kept)
+        # Of beats of two rows, only those that are groups of packed weights are expanded.
+        counts = Signal()
+        if self._wide:
+            groups = Signal(1 << len(pick))
+            with m.If(arrives):
+                m.d.sync += groups.bit_select(arrived[: len(pick)], 1).eq(item.group)
+            m.d.comb += counts.eq(writes & groups.bit_select(written[: len(pick)], 1))
+        else:
+            m.d.comb += counts.eq(writes & port.pair)
         m.d.sync += [
-            expanded.eq(writes & port.pair),
+            expanded.eq(counts),
             counted.eq(writes & (written == pick)),
             kept.eq(picked.kept),
         ]

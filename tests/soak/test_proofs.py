@@ -12,13 +12,20 @@ from tests.formal.matrix_contracts import CONFIGS, FeedValueContract
 from tests.formal.prover import prove
 from tests.formal.test_matrix import OTHER_CASES, PROOFS, WIDE_TILES
 from tests.formal.test_queue import OTHERS
+from tests.formal.test_unpacker import BOUNDED
 from tests.formal.trap_contracts import LATENCY, ModeContract
-from tests.formal.unpacker_contracts import ValueContract
+from tests.formal.unpacker_contracts import CONTRACTS, WIDE, ValueContract
 
 
 def test_values_of_unpacked_weights(tmp_path: Path) -> None:
     """The first group of any line is that of the definition; about three minutes on a quiet core."""
     prove(tmp_path, ValueContract(), bounded=5, induction=0)
+
+
+@pytest.mark.parametrize("name", ["count", "held"])
+def test_unpacked_lines_with_beats_of_two_rows(tmp_path: Path, name: str) -> None:
+    """The contracts of `tests/formal/test_unpacker.py` hold for beats of two rows, too; about half a minute."""
+    prove(tmp_path, CONTRACTS[name](config=WIDE), bounded=BOUNDED[name], induction=0)
 
 
 def test_order_of_commands(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ FIRST_SEED = int(os.environ.get("MLA_SOAK_SEED", "100000"))
 SECONDS = float(os.environ.get("MLA_SOAK_SECONDS", "600"))
 #: Number of programs to run; if 0, SECONDS limits the run instead.
 PROGRAMS = int(os.environ.get("MLA_SOAK_PROGRAMS", "0"))
-TARGETS = ("n4", "n8", "n16", "n32", "ulx3s-85f")
+TARGETS = ("n4", "n8", "n16", "n16-bus32", "n32", "ulx3s-85f")
 LANES = 2
 _REPORT_SECONDS = 30.0
 

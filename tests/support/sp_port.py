@@ -20,7 +20,9 @@ class SpPort:
     def __init__(self, port: Any, rng: random.Random, refuse: float = 0.0):
         self.port, self._rng, self._refuse = port, rng, refuse
         self._fields = [
-            name for name in ("addr", "data", "mask", "pair", "next") if name in port.signature.members
+            name
+            for name in ("addr", "data", "mask", "pair", "next", "next_mask")
+            if name in port.signature.members
         ]
         if not hasattr(port, "mask"):
             self._fields = [name for name in self._fields if name not in ("data", "next")]
@@ -36,7 +38,8 @@ class SpPort:
     def granted(self, ctx: Any) -> tuple[int, ...] | None:
         """Return the request granted in this cycle, and accept the next one.
 
-        It is (addr), (addr, pair), (addr, data, mask) or (addr, data, mask, pair, next).
+        It is (addr), (addr, pair), (addr, data, mask), (addr, data, mask, pair, next) or (addr, data, mask, pair,
+        next, next_mask).
         """
         granted = self.waits if self._ready else None
         if self._ready:

@@ -147,3 +147,17 @@ def test_distance_reflects_effects_on_schedules():
     # The rate is relative to the lanes: n = 8 with one beat per cycle has the same rate as n = 16 with one.
     assert distance(here, HardwareProfile(replace(N16, n=8))) == 4
     assert math.isclose(distance(here, HardwareProfile(N16, DramTiming(100, 15.9))), math.log2(16 / 15.9))
+
+
+def test_width_of_the_bus_is_part_of_a_machine():
+    """A bus of n bytes has the key of machines without the option; one of 2 * n bytes has another key and distance."""
+    here, wide = HardwareProfile(N16), HardwareProfile(replace(N16, bus_bytes=32))
+    assert here.key == HardwareProfile(replace(N16, bus_bytes=16)).key != wide.key
+    assert wide.key == HardwareProfile(wide.config, DramTiming(100, 32.0)).key
+    slow = HardwareProfile(wide.config, DramTiming(100, 16.0))
+    assert distance(here, slow) == 0.125 and distance(here, wide) == 1.125
+
+
+def test_machines_without_options_have_a_distance():
+    plain = HardwareProfile(replace(N16, packed_loads=0, wide=0, sparse=0))
+    assert distance(HardwareProfile(N16), plain) == 3 * 0.125

@@ -26,7 +26,10 @@ _SEPARATE_FIELDS = ("name", "nodes", "ops", "x", "y", "shapes", "macs")
 def machine_facts(task: GeneratorTask) -> str:
     """Describe the hardware configuration and its memory."""
     config, dram = task.conditions.config, task.conditions.dram
-    sizes = ", ".join(f"{item.name}={_plain(getattr(config, item.name))}" for item in fields(config))
+    values = {item.name: getattr(config, item.name) for item in fields(config)} | {
+        "bus_bytes": config.beat_bytes
+    }
+    sizes = ", ".join(f"{name}={_plain(value)}" for name, value in values.items())
     return (
         f"Machine (N = {config.n}, an array of {config.n}x{config.n}): {sizes}.\n"
         f"DRAM: {dram.latency} cycles from an address to its first beat, {task.conditions.rate:g} bytes per cycle for "

@@ -1,6 +1,8 @@
 """Receiving side of LOAD, which matches the beats of the bus with the lines of commands."""
 
-from amaranth.hdl import Const, Elaboratable, Module, Mux, Value
+from typing import NamedTuple
+
+from amaranth.hdl import Const, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -14,7 +16,7 @@ from hw.units.load.writer import item_layout
 
 def _addresses(config: MlaConfig) -> dict[str, int]:
     """Return the widths of the addresses of the walk; of the DRAM address, only the position within a beat is used."""
-    return {"dram": (config.n - 1).bit_length(), "dst": SP_ADDR_BITS}
+    return {"dram": (config.beat_bytes - 1).bit_length(), "dst": SP_ADDR_BITS}
 
 
 def replay_layout(config: MlaConfig) -> data.StructLayout:
@@ -48,7 +50,7 @@ def _mode_layout(config: MlaConfig) -> data.StructLayout:
 
 def _line_context(config: MlaConfig) -> data.StructLayout:
     """Return the layout of the information about a line that accompanies each of its beats."""
-    lane_bits = (config.n - 1).bit_length()
+    lane_bits = (config.beat_bytes - 1).bit_length()
     return data.StructLayout(
         {
             "mode": _mode_layout(config),
@@ -63,7 +65,7 @@ def _line_context(config: MlaConfig) -> data.StructLayout:
 class LoadReceiver(wiring.Component):
     """Converter from beats of the bus to items that LOAD writes.
 
-    Lines of a fill need no beats. Lines of packed weights pass through an `Unpacker`.
+    Lines of a fill need no beats. Lines of packed weights pass through an `Unpacker`. Other beats become one item each.
 
     Latency: two cycles from a command to its first beat, none from a beat to its item. Throughput: one item per cycle,
     without a gap between lines or commands.
@@ -93,7 +95,6 @@ class LoadReceiver(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self._config = config
-        self._lane_bits = (config.n - 1).bit_length()
         super().__init__(
             {
                 "walk": In(stream.Signature(replay_layout(config))),
@@ -112,7 +113,7 @@ class LoadReceiver(wiring.Component):
         config = self._config
         line_walk = config.variant(LineWalk, PipelinedLineWalk)
         m.submodules.lines = lines = line_walk(addresses=_addresses(config), context=_mode_layout(config))
-        m.submodules.beats = beats = BeatWalk(config, _line_context(config))
+        m.submodules.beats = beats = BeatWalk(config, _line_context(config), config.beat_bytes)
         wiring.connect(m, wiring.flipped(self.walk), lines.walk)
         mode = beats.beat.payload.context.mode
         m.d.comb += [
@@ -177,30 +178,45 @@ class LoadReceiver(wiring.Component):
         beat, item = beats.beat.payload, self.item.payload
         context, mode = beat.context, beat.context.mode
         bus = self.r.payload
-        accepts = Mux(mode.packed, takes, self.item.ready & ~groups)
+        offered = beats.beat.valid & ~mode.packed & ~groups & (mode.fill | self.r.valid)
+        rows = self._rows(m, beat, offered & self.item.ready)
+        writes = self.item.ready & ~groups
+        accepts = Mux(mode.packed, takes, writes if rows.last is None else writes & rows.last)
         m.d.comb += [
-            self.item.valid.eq(beats.beat.valid & ~mode.packed & ~groups & (mode.fill | self.r.valid)),
+            self.item.valid.eq(offered),
             beats.beat.ready.eq((mode.fill | self.r.valid) & accepts),
             self.r.ready.eq(self.clear | (beats.beat.valid & ~mode.fill & accepts)),
-            item.data.eq(Mux(mode.fill, mode.fill_value.replicate(self._config.n), bus.data)),
-            item.mask.eq(beat.mask),
-            item.addr.eq(beat.addr),
-            item.kept.eq(Mux(mode.fill, 0, beat.bytes)),
+            item.data.eq(Mux(mode.fill, mode.fill_value.replicate(self._config.n), rows.data)),
+            item.mask.eq(rows.mask),
+            item.addr.eq(rows.addr),
+            item.kept.eq(Mux(mode.fill, 0, rows.bytes)),
             item.tag.eq(mode.tag),
             item.slot.eq(mode.slot),
             item.table.eq(mode.table),
             item.collect.eq(mode.collect),
             item.bad.eq(~mode.fill & bus.resp[RESP_ERROR_BIT]),
             item.offset.eq(context.offset),
-            item.first.eq(beat.first),
-            item.line_end.eq(beat.line_end),
-            item.plane_end.eq(beat.line_end & context.plane_end),
-            item.end.eq(beat.line_end & context.end),
+            item.first.eq(rows.first),
+            item.line_end.eq(rows.line_end),
+            item.plane_end.eq(rows.line_end & context.plane_end),
+            item.end.eq(rows.line_end & context.end),
             item.dst.eq(context.dst),
             item.dst_step.eq(mode.dst_step),
             item.columns.eq(mode.rest),
             item.rows.eq(mode.rows),
         ]
+
+    def _rows(self, m: Module, beat: data.View, taken: Value) -> "_Rows":
+        """Return the bytes of a beat of the walk that become the next item; `taken` is high if it is accepted."""
+        return _Rows(
+            data=self.r.payload.data,
+            mask=beat.mask,
+            addr=beat.addr,
+            bytes=beat.bytes,
+            first=beat.first,
+            line_end=beat.line_end,
+            last=None,
+        )
 
     def _unpack(self, m: Module, beats: BeatWalk, unpacker: Unpacker) -> None:
         """Send beats of packed weights to the unpacker, and its groups to the output."""
@@ -238,3 +254,63 @@ class LoadReceiver(wiring.Component):
                 item.offset.eq(0),
                 item.end.eq(group.end),
             ]
+
+
+class WideLoadReceiver(LoadReceiver):
+    """`LoadReceiver` of machines whose beats have 2 * n bytes.
+
+    A beat whose bytes go to the scratchpad at multiples of n becomes one item with two rows; of other beats, each half
+    that has bytes of the line becomes an item. Latency, throughput, parameters and members are the same as for
+    `LoadReceiver`.
+    """
+
+    def _rows(self, m: Module, beat: data.View, taken: Value) -> "_Rows":
+        n, item, mode = self._config.n, self.item, beat.context.mode
+        low, high = beat.mask[:n], beat.mask[n:]
+        # `second` is set while the second of two items of a beat is offered.
+        both, second, upper, last = Signal(), Signal(), Signal(), Signal()
+        aligned = Signal()
+        m.d.comb += [
+            both.eq(low.any() & high.any()),
+            aligned.eq(~(mode.slot | mode.collect | beat.addr[: len(item.payload.offset)].any())),
+            upper.eq(second | ~low.any()),
+            last.eq(~both | aligned | second),
+            item.payload.pair.eq(both & aligned),
+            item.payload.next.eq(Mux(mode.fill, mode.fill_value.replicate(n), self.r.payload.data[8 * n :])),
+            item.payload.next_mask.eq(high),
+        ]
+        with m.If(self.clear | taken):
+            m.d.sync += second.eq(~self.clear & ~last)
+        return _Rows(
+            data=self.r.payload.data.word_select(upper, 8 * n),
+            mask=Mux(upper, high, low),
+            addr=beat.addr + Mux(upper, n, 0),
+            bytes=Mux(last, beat.bytes, 0),  # the bytes of both halves are counted together
+            first=beat.first & ~second,
+            line_end=beat.line_end & last,
+            last=last,
+        )
+
+    def _unpack(self, m: Module, beats: BeatWalk, unpacker: Unpacker) -> None:
+        super()._unpack(m, beats, unpacker)
+        item = self.item.payload
+        with m.If(unpacker.active):
+            m.d.comb += [
+                item.group.eq(~unpacker.group.payload.drops),
+                item.next_mask.eq((~unpacker.group.payload.drops).replicate(self._config.n)),
+            ]
+
+
+class _Rows(NamedTuple):
+    """Bytes of a beat that become an item, and the fields of the item that depend on them.
+
+    `last` is set if no further item of the beat follows; None if each beat is one item.
+    """
+
+    data: Value
+    mask: Value
+    addr: Value
+    bytes: Value
+    first: Value
+    line_end: Value
+    last: Value | None

@@ -11,8 +11,8 @@ from hw.config import MlaConfig
 from hw.isa.enums import Space, Unit
 from hw.layouts import command_stream, event_layout
 from hw.lib.fifo import StreamFifo
-from hw.memory.ports import SlotWritePort, SpWritePort
-from hw.units.load.receiver import LoadReceiver, replay_layout
+from hw.memory.ports import SlotWritePort, SpWritePort, loads_pairs
+from hw.units.load.receiver import LoadReceiver, WideLoadReceiver, replay_layout
 from hw.units.load.writer import LoadWriter, PipelinedLoadWriter
 
 #: Maximum number of commands whose requests have been sent and whose beats have not all arrived.
@@ -24,7 +24,8 @@ class LoadUnit(wiring.Component):
 
     One walker converts commands to bursts, up to COMMANDS commands ahead of their data. A second walker generates the
     same lines when their beats arrive. The beats arrive in order, and each beat becomes one write (of packed
-    weights, bytes of several beats become writes of two rows).
+    weights, bytes of several beats become writes of two rows). On a bus of 2 * n bytes, a beat becomes a write of two
+    rows if its bytes go to the scratchpad at multiples of n, and otherwise two writes.
     Latency: 4 cycles from a command to its first request, plus the latencies of LoadReceiver and LoadWriter.
     Throughput: one request and one beat per cycle, without a gap between lines or commands; a fill writes one row per
     cycle. The columns of a transposed plane are written while the next plane arrives.
@@ -71,7 +72,7 @@ class LoadUnit(wiring.Component):
                 "done": Out(1),
                 "ar": Out(stream.Signature(BURST)),
                 "r": In(stream.Signature(read_beat(config))),
-                "sp_write": Out(SpWritePort(config, pairs=bool(config.packed_loads))),
+                "sp_write": Out(SpWritePort(config, pairs=loads_pairs(config))),
                 "slot_write": Out(SlotWritePort(config)),
                 "abort": In(1),
                 "busy": Out(1),
@@ -91,7 +92,9 @@ class LoadUnit(wiring.Component):
         config = self._config
         m.submodules.requests = requests = BurstWalk(config)
         m.submodules.commands = commands = StreamFifo(replay_layout(config), COMMANDS)
-        m.submodules.receiver = receiver = LoadReceiver(config)
+        m.submodules.receiver = receiver = (
+            WideLoadReceiver(config) if config.beat_bytes > config.n else LoadReceiver(config)
+        )
         m.submodules.writer = writer = config.variant(LoadWriter, PipelinedLoadWriter)(config)
         m.submodules.log = log = OutstandingBursts(config)
         drain, draining = Signal(), Signal()

@@ -11,7 +11,7 @@ from hw.lib.pipeline import enable_register
 
 #: Number of bits of a group's width; greater values count as MAX_WIDTH.
 WIDTH_BITS, MAX_WIDTH = 4, 8
-#: Rows of N bytes that the window holds: the longest group has 2N + 1 bytes and may begin at the end of a row.
+#: Beats that the window holds: the longest group has 2N + 1 bytes and may begin at the end of a beat.
 _ROWS = 4
 
 
@@ -23,10 +23,10 @@ def packed_beat(config: MlaConfig) -> data.StructLayout:
     line minus one, `groups` the number of groups minus one, `dst` the address of the first group, and `step` the
     distance between groups.
     """
-    lane_bits = (config.n - 1).bit_length()
+    lane_bits = (config.beat_bytes - 1).bit_length()
     return data.StructLayout(
         {
-            "data": 8 * config.n,
+            "data": 8 * config.beat_bytes,
             "start": lane_bits,
             "stop": lane_bits,
             "bad": 1,
@@ -102,13 +102,13 @@ class Unpacker(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        n = self._config.n
-        lane_bits = (n - 1).bit_length()
+        n, width = self._config.n, self._config.beat_bytes
+        lane_bits = (width - 1).bit_length()
         beat = self.beat.payload
-        window = Signal(8 * n * _ROWS)
+        window = Signal(8 * width * _ROWS)
         # `head` is the position of the next byte, `level` the number of bytes in the window, zeros after the line
         # included. `received` is set once the window contains the last byte of the line.
-        head, level = Signal(lane_bits + 2), Signal(range(_ROWS * n + 1))
+        head, level = Signal(lane_bits + 2), Signal(range(_ROWS * width + 1))
         busy, received, bad = Signal(), Signal(), Signal()
         left, groups = Signal(21), Signal(17)
         line = Signal(_line(self._config))
@@ -125,15 +125,15 @@ class Unpacker(wiring.Component):
         out_valid, take, more, start = Signal(), Signal(), Signal(), Signal()
         following = self._following(m, take & ~more, start)
         m.d.comb += [
-            *(size.eq((width * n + 7) >> 3) for size, width in zip(sizes, widths, strict=True)),
+            *(size.eq((bits * n + 7) >> 3) for size, bits in zip(sizes, widths, strict=True)),
             need.eq(1 + sizes[0] + sizes[1]),
-            # The bytes after the last group are discarded in steps of at most N.
+            # The bytes after the last group are discarded in steps of at most a beat.
             drops.eq(groups == 0),
-            used.eq(Mux(drops, n, need)),
+            used.eq(Mux(drops, width, need)),
             kept.eq(Mux(left < used, left, used)),
             fire.eq(busy & (level >= used) & free),
             ends.eq((left == kept) & (groups <= 1)),
-            room.eq(head[:lane_bits] + level <= (_ROWS - 1) * n),
+            room.eq(head[:lane_bits] + level <= (_ROWS - 1) * width),
             # Beats of the next line wait beside the window.
             more.eq(busy & ~received),
             self.beat.ready.eq(self.clear | Mux(more, room, following.room)),
@@ -146,11 +146,11 @@ class Unpacker(wiring.Component):
         place = Signal(2)
         m.d.comb += place.eq((head + level) >> lane_bits)
         for i in range(_ROWS):
-            row = window[8 * n * i : 8 * n * (i + 1)]
+            row = window[8 * width * i : 8 * width * (i + 1)]
             with m.If(start):
                 m.d.sync += row.eq(following.rows[i])
             with m.Elif(((take & more) | pads) & (place == i)):
-                m.d.sync += row.eq(Mux(pads, 0, _line_bytes(beat, n)))
+                m.d.sync += row.eq(Mux(pads, 0, _line_bytes(beat, width)))
         with m.If(start):
             m.d.sync += [
                 line.eq(following.line),
@@ -162,7 +162,7 @@ class Unpacker(wiring.Component):
                 bad.eq(following.bad),
             ]
         with m.Else():
-            m.d.sync += level.eq(level - Mux(fire, used, 0) + Mux((take & more) | pads, n, 0))
+            m.d.sync += level.eq(level - Mux(fire, used, 0) + Mux((take & more) | pads, width, 0))
             with m.If(take & more):
                 m.d.sync += [received.eq(beat.end), bad.eq(bad | beat.bad)]
             with m.If(fire):
@@ -201,8 +201,8 @@ class Unpacker(wiring.Component):
         start : Value
             High if the line moves to the window, together with a beat that is accepted in this cycle.
         """
-        n, beat = self._config.n, self.beat.payload
-        rows = [Signal(8 * n, name=f"following{i}") for i in range(_ROWS)]
+        width, beat = self._config.beat_bytes, self.beat.payload
+        rows = [Signal(8 * width, name=f"following{i}") for i in range(_ROWS)]
         line, first = (
             Signal(_line(self._config), name="following_line"),
             Signal(_line(self._config), name="first"),
@@ -214,7 +214,7 @@ class Unpacker(wiring.Component):
         )
         m.d.comb += [getattr(first, name).eq(getattr(beat, name)) for name in _line(self._config).members]
         now = _Following(
-            rows=[Mux(take & (count == i), _line_bytes(beat, n), rows[i]) for i in range(_ROWS)],
+            rows=[Mux(take & (count == i), _line_bytes(beat, width), rows[i]) for i in range(_ROWS)],
             line=Signal(_line(self._config), name="next_line"),
             count=Signal(range(_ROWS + 1), name="following_count"),
             received=(take & beat.end) | complete,
@@ -224,7 +224,7 @@ class Unpacker(wiring.Component):
         m.d.comb += [now.line.eq(Mux(count == 0, first, line)), now.count.eq(count + take)]
         for i, row in enumerate(rows):
             with m.If(take & (count == i)):
-                m.d.sync += row.eq(_line_bytes(beat, n))
+                m.d.sync += row.eq(_line_bytes(beat, width))
         m.d.sync += [line.eq(now.line), count.eq(now.count), complete.eq(now.received), bad.eq(now.bad)]
         with m.If(start | self.clear):
             m.d.sync += [count.eq(0), complete.eq(0), bad.eq(0)]
@@ -287,9 +287,9 @@ def _line(config: MlaConfig) -> data.StructLayout:
     )
 
 
-def _line_bytes(beat: data.View, n: int) -> Value:
-    """Return the data of a beat, with zeros after the end of the line."""
-    return beat.data & Cat((~beat.end | (beat.stop >= i)).replicate(8) for i in range(n))
+def _line_bytes(beat: data.View, width: int) -> Value:
+    """Return the `width` bytes of a beat, with zeros after the end of the line."""
+    return beat.data & Cat((~beat.end | (beat.stop >= i)).replicate(8) for i in range(width))
 
 
 def _extended(value: Value) -> Value:

@@ -8,17 +8,19 @@ from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.lib.pipeline import vacancy
 from hw.lib.rotate import rotate_left
 from hw.lib.skid_buffer import SkidBuffer
-from hw.memory.ports import SlotWritePort, SpWritePort
+from hw.memory.ports import SlotWritePort, SpWritePort, loads_pairs
 from hw.units.load.transposer import Transposer
 
 
 def item_layout(config: MlaConfig) -> data.StructLayout:
-    """Return the layout of a beat with the fields that determine its destination.
+    """Return the layout of a beat, or of a half of it, with the fields that determine its destination.
 
     `slot` is set if the destination is PARAM or TABLE, `table` if it is TABLE, and `collect` if it is the transposer.
     If all three are 0, the destination is the scratchpad at `addr`; if `pair` is set, `next` is written after `data`.
     `offset` is the position of the line's first byte within its first beat, and `kept` is the number of bytes to count.
-    `bad` is set if the beat must not be written. The last four fields are used by the transposer.
+    `bad` is set if the beat must not be written. The last four fields are used by the transposer. On a bus of 2 * n
+    bytes, a pair may also be a beat: `group` is set if it is a group of packed weights, and `next_mask` is the mask of
+    `next`.
     """
     lane_bits = (config.n - 1).bit_length()
     return data.StructLayout(
@@ -27,6 +29,7 @@ def item_layout(config: MlaConfig) -> data.StructLayout:
             "next": 8 * config.n,
             "pair": 1,
             "mask": config.n,
+            **({"group": 1, "next_mask": config.n} if config.beat_bytes > config.n else {}),
             "addr": SP_ADDR_BITS,
             "kept": (2 * config.n + 1).bit_length(),
             "tag": 6,
@@ -93,7 +96,7 @@ class LoadWriter(wiring.Component):
         super().__init__(
             {
                 "item": In(stream.Signature(item_layout(config))),
-                "sp_write": Out(SpWritePort(config, pairs=bool(config.packed_loads))),
+                "sp_write": Out(SpWritePort(config, pairs=loads_pairs(config))),
                 "slot_write": Out(SlotWritePort(config)),
                 "visible": Out(1),
                 "done": Out(1),
@@ -136,8 +139,12 @@ class LoadWriter(wiring.Component):
             entry.o.ready.eq(vacancy(valid, go, self._config.pipelined)),
             self.busy.eq(entry.o.valid | valid | transposer.busy | port.waits),
         ]
-        if self._config.packed_loads:
+        if loads_pairs(self._config):
             m.d.comb += [port.pair.eq(~column.valid & item.pair), port.next.eq(item.next)]
+        expands = item.pair
+        if self._config.beat_bytes > self._config.n:
+            m.d.comb += port.next_mask.eq(item.next_mask)
+            expands = item.group
         self._feed(m, transposer, item, line, rotated, rotated_mask, may)
         self._slot(m, item, rotated, go)
         # A command is done when its last write, which waits in a register of the scratchpad, is granted.
@@ -153,7 +160,7 @@ class LoadWriter(wiring.Component):
         m.d.sync += [
             self.done.eq(ends),
             self.kept.eq(Mux(go & ~item.bad & ~self.clear, item.kept, 0)),
-            self.expanded.eq(go & item.pair & ~item.bad & ~self.clear),
+            self.expanded.eq(go & expands & ~item.bad & ~self.clear),
         ]
         wanted = Signal(6)
         coming = Mux(entry.o.valid, entry.o.payload.tag, self.next_tag)

@@ -1,6 +1,6 @@
 """Data path of STORE, which converts scratchpad reads to beats of the write data channel."""
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -23,13 +23,16 @@ _BEAT_CONTEXT = data.StructLayout({"tag": 6, "end": 1})
 
 def data_addresses(config: MlaConfig) -> dict[str, int]:
     """Return the widths of the addresses of the walk; of the DRAM address, only the position within a chunk is used."""
-    return {"dram": (config.n * chunk_beats(config) - 1).bit_length(), "src": SP_ADDR_BITS}
+    return {"dram": (config.beat_bytes * chunk_beats(config) - 1).bit_length(), "src": SP_ADDR_BITS}
 
 
 class StoreData(wiring.Component):
     """Data path that reads and sends the beats of commands whose requests have been offered to the bus.
 
-    Latency: SP_READ_LATENCY + 1 cycles from a granted read to its beat. Throughput: one beat per cycle.
+    A row of n bytes is read per cycle; on a bus of 2 * n bytes, the rows of both halves of a beat are read one after
+    the other and sent together.
+
+    Latency: SP_READ_LATENCY + 1 cycles from the last granted read of a beat to the beat. Throughput: one row per cycle.
 
     Parameters
     ----------
@@ -94,7 +97,7 @@ class StoreData(wiring.Component):
         # A refused read delays the beats, but not the walk of the lines, because the combinational path to the walk
         # would be long.
         m.submodules.following = following = SkidBuffer(lines.line.payload.shape())
-        m.submodules.beats = beats = BeatWalk(config, _BEAT_CONTEXT)
+        m.submodules.beats = beats = BeatWalk(config, _BEAT_CONTEXT, config.n)
         m.submodules.buffer = buffer = StreamFifo(write_beat(config), CREDITS)
         wiring.connect(m, wiring.flipped(self.walk), lines.walk)
         wiring.connect(m, buffer.r, wiring.flipped(self.w))
@@ -103,7 +106,10 @@ class StoreData(wiring.Component):
         beat, port = beats.beat.payload, self.sp_read
         owed, credits = Signal(18), Signal(range(CREDITS + 1), init=CREDITS)
         may, go = Signal(), Signal()
-        allowed, taken = self._may(m, beats.beat.valid, owed, credits, go)
+        paired = config.beat_bytes > config.n
+        # High if the row is the last one of its beat.
+        whole = beat.odd | beat.burst_end if paired else None
+        allowed, taken = self._may(m, beats.beat.valid, owed, credits, go, whole)
         # The beat whose read waits in the scratchpad, or that is sent blank without a read.
         blank, strobes, last, granted = Signal(), Signal(config.n), Signal(), Signal()
         m.d.comb += [
@@ -130,6 +136,10 @@ class StoreData(wiring.Component):
         ]
         with m.If(go):
             m.d.sync += [strobes.eq(beat.mask), last.eq(beat.burst_end)]
+        odd = Signal()
+        if paired:
+            with m.If(go):
+                m.d.sync += odd.eq(beat.odd)
         valid = granted
         for i in range(SP_READ_LATENCY):
             stage = [
@@ -139,29 +149,64 @@ class StoreData(wiring.Component):
             ]
             m.d.sync += [stage[0].eq(Mux(self.blank, 0, strobes)), stage[1].eq(last), stage[2].eq(valid)]
             strobes, last, valid = stage
+            if paired:
+                later = Signal(name=f"odd_{i}")
+                m.d.sync += later.eq(odd)
+                odd = later
+        row, complete = port.data, valid
+        if paired:
+            row, strobes, complete = self._join(m, valid, odd, strobes, last)
         m.d.comb += [
-            buffer.w.valid.eq(valid),
-            buffer.w.payload.data.eq(port.data),
+            buffer.w.valid.eq(complete),
+            buffer.w.payload.data.eq(row),
             buffer.w.payload.strb.eq(strobes),
             buffer.w.payload.last.eq(last),
         ]
         return m
 
-    def _may(self, m: Module, valid: Value, owed: Signal, credits: Signal, go: Signal) -> tuple[Value, Value]:
-        """Return two values: high if the beat may be read, and high if a beat is counted as read.
+    def _join(
+        self, m: Module, valid: Signal, odd: Signal, strobes: Signal, last: Signal
+    ) -> tuple[Value, Value, Value]:
+        """Join the rows of a beat; return its data, its strobes, and a value that is high if it is complete.
+
+        Parameters
+        ----------
+        m : Module
+            Module that the registers are added to.
+        valid, odd : Signal
+            High if a row has been read; high if it belongs to the second half of its beat.
+        strobes, last : Signal
+            Strobes of the row; high if it is the last one of its burst.
+        """
+        n, row = self._config.n, self.sp_read.data
+        low, low_strobes, complete = Signal(8 * n), Signal(n), Signal()
+        m.d.comb += complete.eq(valid & (odd | last))
+        with m.If(complete | self.blank):
+            m.d.sync += low_strobes.eq(0)
+        with m.Elif(valid):
+            m.d.sync += [low.eq(row), low_strobes.eq(strobes)]
+        data = Cat(Mux(odd, low, row), row)
+        return data, Cat(Mux(odd, low_strobes, strobes), Mux(odd, strobes, 0)), complete
+
+    def _may(
+        self, m: Module, valid: Value, owed: Signal, credits: Signal, go: Signal, whole: Value | None
+    ) -> tuple[Value, Value]:
+        """Return two values: high if the row may be read, and high if a beat is counted as read.
 
         Parameters
         ----------
         m : Module
             Module that registers are added to.
         valid : Value
-            High if there is a beat to read.
+            High if there is a row to read.
         owed, credits : Signal
             Number of beats of issued requests that remain to be read, and number of free entries of the buffer.
         go : Signal
-            High if the beat is read in this cycle.
+            High if the row is read in this cycle.
+        whole : Value or None
+            High if the row is the last one of its beat; None if each row is a beat.
         """
-        return valid & (owed != 0) & (credits != 0), go
+        return valid & (owed != 0) & (credits != 0), go if whole is None else go & whole
 
     def _span(self, m: Module, lines: SkidBuffer, beats: BeatWalk) -> None:
         """Compute the position of a line within the beats of the bus."""
@@ -183,9 +228,12 @@ class StoreData(wiring.Component):
 class PipelinedStoreData(StoreData):
     """`StoreData` that decides on a read by the state of the previous cycle.
 
-    Throughput: one beat every two cycles. Latency, parameters and members are the same as for `StoreData`.
+    Throughput: one row every two cycles. Latency, parameters and members are the same as for `StoreData`.
     """
 
-    def _may(self, m: Module, valid: Value, owed: Signal, credits: Signal, go: Signal) -> tuple[Value, Value]:
+    def _may(
+        self, m: Module, valid: Value, owed: Signal, credits: Signal, go: Signal, whole: Value | None
+    ) -> tuple[Value, Value]:
         went = pipeline_register(m, "went", go)
-        return valid & pipeline_register(m, "room", (owed != went) & (credits != went)) & ~went, went
+        taken = went if whole is None else pipeline_register(m, "went_whole", go & whole)
+        return valid & pipeline_register(m, "room", (owed != taken) & (credits != taken)) & ~went, taken

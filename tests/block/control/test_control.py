@@ -70,8 +70,8 @@ def test_counter_read_waits_for_collector():
     ControlTestbench().run(host)
 
 
-@pytest.mark.parametrize("n", [4, 8, 16, 32])
-def test_macro_instructions(n: int):
+@pytest.mark.parametrize(("n", "bus"), [(4, 4), (8, 8), (16, 16), (32, 32), (16, 32)])
+def test_macro_instructions(n: int, bus: int):
     """Operands, tags, interrupts, records and the wrap-around of the ring are correct at every bus width."""
 
     async def host(bench: ControlTestbench) -> None:
@@ -137,7 +137,7 @@ def test_macro_instructions(n: int):
         assert bench.events["dispatch_first"] == 24
         assert bench.events["dispatch_other"] == 0
 
-    ControlTestbench(small(n)).run(host)
+    ControlTestbench(small(n, bus_bytes=bus)).run(host)
 
 
 def test_dispatch_latency():

@@ -110,8 +110,8 @@ def test_segment_commands_reject_bad_ranges_and_states():
 
 
 @pytest.mark.parametrize("serial", [0, 1])
-@pytest.mark.parametrize("n", [4, 8, 16, 32])
-def test_loader(n: int, serial: int):
+@pytest.mark.parametrize(("n", "bus"), [(4, 4), (8, 8), (16, 16), (32, 32), (16, 32)])
+def test_loader(n: int, bus: int, serial: int):
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -141,8 +141,8 @@ def test_loader(n: int, serial: int):
         await bench.until("STATUS", lambda status: not status & 8)
         assert await bench.read("LOADER_ERROR") == CRC
         assert await state(bench, 5) == FAILED
-        for beat in rng.sample(range(160 // n), min(6, 160 // n)):
-            bench.memory.bad_reads = {IMAGES + beat * n}
+        for beat in rng.sample(range(160 // bus), min(6, 160 // bus)):
+            bench.memory.bad_reads = {IMAGES + beat * bus}
             await bench.write("IRQ_STATUS", 15)
             assert await load(bench, 5, words) == 0
             await bench.until("STATUS", lambda status: not status & 8)
@@ -155,7 +155,7 @@ def test_loader(n: int, serial: int):
         await bench.until("STATUS", lambda status: not status & 8)
         assert await state(bench, 5) == VALID
 
-    ControlTestbench(small(n, serial_commands=serial), latency=25).run(host)
+    ControlTestbench(small(n, bus_bytes=bus, serial_commands=serial), latency=25).run(host)
 
 
 async def fetched(bench: ControlTestbench, address: int) -> int:

@@ -323,13 +323,13 @@ def test_unit_bus_error(name: str):
     ControlTestbench().run(host)
 
 
-@pytest.mark.parametrize("n", [4, 16, 32])
-def test_bus_errors_of_control(n: int):
+@pytest.mark.parametrize(("n", "bus"), [(4, 4), (16, 16), (32, 32), (16, 32)])
+def test_bus_errors_of_control(n: int, bus: int):
     async def host(bench: ControlTestbench) -> None:
         await machine(bench)
         number = bench.place(0, list(range(10)), tag=3)
         slot = bench.slot(number)
-        bench.memory.bad_reads = {slot + 64 // n * n}  # a beat that holds an operand
+        bench.memory.bad_reads = {slot + 64 // bus * bus}  # a beat that holds an operand
         await bench.ring()
         record = await trapped(bench)
         assert record == {
@@ -355,14 +355,14 @@ def test_bus_errors_of_control(n: int):
         assert (await trapped(bench))["cause"] == Trap.BUS_READ
         await resume_and_run(bench)
         number = bench.place(0)
-        bench.memory.bad_writes = {bench.slot(number) + 16 // n * n}
+        bench.memory.bad_writes = {bench.slot(number) + 16 // bus * bus}
         await bench.ring()
         record = await trapped(bench)
         assert (record["cause"], record["address"]) == (Trap.BUS_WRITE, bench.slot(number) + 16)
         bench.memory.bad_writes = set()
         await resume_and_run(bench)
 
-    ControlTestbench(small(n)).run(host)
+    ControlTestbench(small(n, bus_bytes=bus)).run(host)
 
 
 def test_random_stream():

@@ -67,7 +67,7 @@ class ControlTestbench(Testbench):
         self.config = config or small()
         super().__init__(shared_block(Control, self.config))
         self.check_contract(self.dut.fetch_ar, self.dut.loader_ar, self.dut.record_aw, self.dut.record_w)
-        self.memory = Memory(1 << 16, self.config.n, latency)
+        self.memory = Memory(1 << 16, self.config.beat_bytes, latency)
         self.fetch = ReadChannel(self.memory, self.dut.fetch_ar, self.dut.fetch_r)
         self.loader = ReadChannel(self.memory, self.dut.loader_ar, self.dut.loader_r)
         self.records = WriteChannel(self.memory, self.dut.record_aw, self.dut.record_w, self.dut.record_b)

@@ -14,8 +14,8 @@ from tests.support.testbench import simulate
 PAIRS = ("act", "weight", "load_write")
 
 
-def small(n: int, banks: int) -> MlaConfig:
-    return MlaConfig(n=n, sp_bytes=16 * n * banks, sp_banks=banks, acc_bytes=16 * 4 * n * 4)
+def small(n: int, banks: int, bus: int = 0) -> MlaConfig:
+    return MlaConfig(n=n, bus_bytes=bus, sp_bytes=16 * n * banks, sp_banks=banks, acc_bytes=16 * 4 * n * 4)
 
 
 class Reference:
@@ -46,12 +46,23 @@ class Reference:
         return result
 
 
-@pytest.mark.parametrize(("n", "banks"), [(4, 8), (8, 8), (16, 8), (32, 8), (4, 4), (8, 4), (8, 2)])
-def test_random_traffic(n: int, banks: int) -> None:
-    seed = 7000 + n + 100 * (8 - banks)
+@pytest.mark.parametrize(
+    ("n", "banks", "bus"),
+    [
+        *((n, 8, n) for n in (4, 8, 16, 32)),
+        (4, 4, 4),
+        (8, 4, 8),
+        (8, 2, 8),
+        (4, 2, 8),
+        (8, 8, 16),
+    ],
+)
+def test_random_traffic(n: int, banks: int, bus: int) -> None:
+    """On a bus of 2 * n bytes, the rows of a pair that LOAD writes have separate masks."""
+    seed = 7000 + n + 100 * (8 - banks) + 50 * (bus > n)
     print("seed", seed)
     rng = random.Random(seed)
-    config = small(n, banks)
+    config = small(n, banks, bus)
     dut, ref = Scratchpad(config), Reference(config)
     image = bytearray(rng.randbytes(config.sp_bytes))
 
@@ -88,7 +99,10 @@ def test_random_traffic(n: int, banks: int) -> None:
                         addr += config.sp_bytes  # address bits beyond the memory are ignored
                     pair = name in PAIRS and rng.random() < 0.5
                     pending[name] = (addr - addr % n if pair else addr), pair
-                    payload[name] = rng.randbytes(2 * n), rng.choice([(1 << n) - 1, rng.getrandbits(n)])
+                    masks = [rng.choice([(1 << n) - 1, rng.getrandbits(n)]) for _ in range(2)]
+                    if bus == n or name != "load_write":
+                        masks[1] = masks[0]
+                    payload[name] = rng.randbytes(2 * n), masks[0] | masks[1] << n
                 port = getattr(dut, name)
                 addr, pair = pending[name] or (rng.getrandbits(20), False)
                 ctx.set(port.valid, pending[name] is not None)
@@ -99,7 +113,9 @@ def test_random_traffic(n: int, banks: int) -> None:
                     ctx.set(port.data, int.from_bytes(payload[name][0][:n], "little"))
                     if pair:
                         ctx.set(port.next, int.from_bytes(payload[name][0][n:], "little"))
-                    ctx.set(port.mask, payload[name][1])
+                        if bus > n:
+                            ctx.set(port.next_mask, payload[name][1] >> n)
+                    ctx.set(port.mask, payload[name][1] & ((1 << n) - 1))
             events = ctx.get(dut.events)
             for key, value in counts_due.items():
                 assert getattr(events, key) == value, key
@@ -125,7 +141,7 @@ def test_random_traffic(n: int, banks: int) -> None:
                 if request is not None and ctx.get(getattr(dut, name).ready):
                     data, mask = written[name]
                     for i in range(2 * n if request[1] else n):
-                        if mask >> i % n & 1:
+                        if mask >> i & 1:
                             image[(request[0] + i) % config.sp_bytes] = data[i]
             for name in pending:
                 if ctx.get(getattr(dut, name).ready):

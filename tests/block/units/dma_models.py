@@ -10,6 +10,13 @@ from hw.layouts import command_layout
 from tests.support.packed_reference import unpacked
 
 SP, PARAM, TABLE = range(3)
+#: Machines of the random tests: lanes, width of the bus in bytes, and whether the machine is pipelined.
+MACHINES = [
+    *((n, n, False) for n in (4, 8, 16, 32)),
+    (8, 8, True),
+    *((n, 2 * n, False) for n in (4, 8, 16)),
+    (8, 16, True),
+]
 
 
 def load_command(

@@ -9,15 +9,26 @@ import pytest
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.units.load.unit import LoadUnit
-from tests.block.units.dma_models import PARAM, SP, TABLE, ReadSlave, load_command, load_writes, set_command
+from tests.block.units.dma_models import (
+    MACHINES,
+    PARAM,
+    SP,
+    TABLE,
+    ReadSlave,
+    load_command,
+    load_writes,
+    set_command,
+)
 from tests.support.sp_port import SpPort
 from tests.support.testbench import Testbench, shared_block
 
 DRAM_BYTES = 32768
 
 
-def small(n: int, pipelined: bool = False) -> MlaConfig:
-    config = MlaConfig(n=n, sp_bytes=128 * n, acc_bytes=256 * n, max_burst=16, param_slots=8, table_slots=2)
+def small(n: int, pipelined: bool = False, bus: int = 0) -> MlaConfig:
+    config = MlaConfig(
+        n=n, bus_bytes=bus, sp_bytes=128 * n, acc_bytes=256 * n, max_burst=16, param_slots=8, table_slots=2
+    )
     return replace(config, fuse_rate=4, serial_commands=1, pipelined=1) if pipelined else config
 
 
@@ -63,13 +74,14 @@ class LoadTestbench(Testbench):
 
     def write(self, memory: bytearray, write: tuple[int, ...]) -> None:
         """Apply a write to the scratchpad."""
-        addr, data, mask, pair, following = write
+        addr, data, mask, pair, following, *more = write
         n = self.config.n
         assert not pair or addr % n == 0
-        for start, each in ((addr, data), (addr + n, following)) if pair else ((addr, data),):
+        rows = ((addr, data, mask), (addr + n, following, *(more or [mask])))
+        for start, each, chosen in rows if pair else rows[:1]:
             row = each.to_bytes(n, "little")
             for i in range(n):
-                if mask >> i & 1:
+                if chosen >> i & 1:
                     memory[(start + i) % self.config.sp_bytes] = row[i]
 
     def _observe(self, ctx) -> None:
@@ -174,16 +186,16 @@ def random_command(rng: random.Random, config: MlaConfig) -> dict:
             return command
 
 
-@pytest.mark.parametrize(("n", "pipelined"), [(4, False), (8, False), (16, False), (32, False), (8, True)])
+@pytest.mark.parametrize(("n", "bus", "pipelined"), MACHINES)
 @pytest.mark.parametrize("smooth", [True, False])
-def test_random_commands(n: int, pipelined: bool, smooth: bool) -> None:
-    seed = 100 * n + smooth
+def test_random_commands(n: int, bus: int, pipelined: bool, smooth: bool) -> None:
+    seed = 100 * n + smooth + 10 * (bus > n)
     print("seed", seed)
     rng = random.Random(seed)
-    config = small(n, pipelined)
+    config = small(n, pipelined, bus)
     dram = rng.randbytes(DRAM_BYTES)
     commands = [random_command(rng, config) for _ in range(50)]
-    slave = ReadSlave(n, dram, rng, latency=rng.choice([1, 20]), stall=0 if smooth else 0.3)
+    slave = ReadSlave(bus, dram, rng, latency=rng.choice([1, 20]), stall=0 if smooth else 0.3)
     bench = LoadTestbench(config, slave, rng, refuse=0 if smooth else 0.3, hold_tags=not smooth)
     golden = {space: bytearray(memory) for space, memory in bench.memory.items()}
     footprints = [{(c["word"]["space"], a): v for a, v in load_writes(c, dram, n)} for c in commands]
@@ -219,27 +231,48 @@ def test_random_commands(n: int, pipelined: bool, smooth: bool) -> None:
     bench.simulate(run)
 
 
-@pytest.mark.parametrize("kind", ["contiguous", "strided", "unaligned", "transposed"])
-@pytest.mark.parametrize("n", [4, 16])
-def test_fills_the_bus(n: int, kind: str) -> None:
-    """At a latency of 400 cycles, at least 99% of the cycles from the first to the last beat carry a beat."""
+@pytest.mark.parametrize("kind", ["contiguous", "aligned", "strided", "unaligned", "transposed", "packed"])
+@pytest.mark.parametrize(("n", "bus"), [(4, 4), (16, 16), (4, 8), (16, 32)])
+def test_fills_the_bus(n: int, bus: int, kind: str) -> None:
+    """At a latency of 400 cycles, at least 99% of the cycles from the first to the last beat carry a beat.
+
+    On a bus of 2 * n bytes, a beat of lines that do not go to multiples of n takes two cycles. (Beats of transposed
+    lines of n bytes are of one cycle.)
+    """
     rng = random.Random(5)
-    config = MlaConfig(n=n, sp_bytes=1024 * n, acc_bytes=256 * n)
-    slave = ReadSlave(n, rng.randbytes(1 << 17), rng, latency=400)
+    config = MlaConfig(n=n, bus_bytes=bus, sp_bytes=1024 * n, acc_bytes=256 * n)
+    dram = bytearray(rng.randbytes(1 << 17))
+    if kind == "packed":  # groups of 8 bits each, the longest ones: 2 * n + 1 bytes
+        for place in range(0, len(dram), 2 * n + 1):
+            dram[place] = 0x88
+    slave = ReadSlave(bus, bytes(dram), rng, latency=400)
     bench = LoadTestbench(config, slave, rng)
+    groups = 480 // (2 * n + 1) * n
     command = {
         "contiguous": load_command(dst=3, len=500 * n),
+        "aligned": load_command(dst=n, dram=3 * n, len=500 * n - 4),
         "unaligned": load_command(dst=3, dram=3, len=500 * n - 4),
         "strided": load_command(dst=3, len=n, y_count=500, dram_y=2 * n, dst_y=n),
         "transposed": load_command(
             len=n, y_count=n, z_count=512 // n, dram_y=3 * n, dram_z=n, dst_y=n, dst_z=n * n
         ),
+        "packed": load_command(packed=1, len=groups * (2 * n + 1), z_count=groups, dst_z=2 * n),
     }[kind]
-    beats = 1024 if kind == "transposed" else 1000
+    second = (1 << 16) // (2 * n + 1) * (2 * n + 1) if kind == "packed" else 1 << 16
+    expected = [{**command, "dram": command["dram"] + base} for base in (0, second)]
+    lines = [
+        (each["dram"] + z * each["dram_z"] + y * each["dram_y"], each["len"])
+        for each in expected
+        for z in range(1 if kind == "packed" else each["z_count"])
+        for y in range(each["y_count"])
+    ]
+    beats = sum((start + size - 1) // bus - start // bus + 1 for start, size in lines)
+    # Two cycles for beats of two rows at an address that is not a multiple of n.
+    cycles = beats * (bus // n) if kind in ("contiguous", "unaligned") else beats
     seen: list[int] = []
 
     async def run(ctx) -> None:
-        sending = [command, {**command, "dram": command["dram"] + (1 << 16)}]
+        sending = list(expected)
         set_command(ctx, bench.dut.cmd.payload, Unit.LOAD, sending.pop(0))
         ctx.set(bench.dut.cmd.valid, 1)
         while slave.beats < beats:
@@ -253,8 +286,8 @@ def test_fills_the_bus(n: int, kind: str) -> None:
                 seen.append(bench.cycle)
             assert bench.cycle < 3000
         await bench.finish(ctx)
-        print(seen[-1] - seen[0] + 1)
-        assert (seen[-1] - seen[0] + 1) * 99 <= 100 * beats
+        print(seen[-1] - seen[0] + 1, beats)
+        assert (seen[-1] - seen[0] + 1) * 99 <= 100 * cycles
         assert len(bench.dones) == 2
         if kind == "strided":
             assert 400 <= ctx.get(bench.dut.in_flight_max) <= 410
@@ -283,17 +316,18 @@ def test_latency_and_in_flight_counters() -> None:
 def test_bus_errors_are_reported_and_not_written() -> None:
     """A beat with an error is reported with its address and not written; the command still retires."""
     rng = random.Random(3)
-    n, config = 8, small(8)
     dram = rng.randbytes(DRAM_BYTES)
     for seed in range(12):
         rng = random.Random(seed)
         print("seed", seed)
+        config = small(8, bus=8 << seed % 2)
+        n = config.beat_bytes
         slave = ReadSlave(n, dram, rng, latency=rng.choice([1, 9]), stall=rng.choice([0, 0.4]))
         bench = LoadTestbench(config, slave, rng, refuse=rng.choice([0, 0.4]))
         commands = [load_command(dram=4096 - 37, dst=i * 256, len=200) for i in range(4)]
-        slave.error_at = {4096 - 40 + n * rng.randrange(26) for _ in range(3)}
+        slave.error_at = {(4096 - 40) // n * n + n * rng.randrange(208 // n) for _ in range(3)}
 
-        async def run(ctx, bench=bench, slave=slave, commands=commands) -> None:
+        async def run(ctx, bench=bench, slave=slave, commands=commands, n=n) -> None:
             expected = bytearray(bench.memory[SP])
             for command in commands:
                 for i in range(command["len"]):
@@ -313,9 +347,11 @@ def test_abort() -> None:
     for seed in range(30):
         rng = random.Random(seed)
         print("seed", seed)
-        config = small(rng.choice([4, 8]))
+        config = small(rng.choice([4, 8]), bus=rng.choice([0, 8]))
         dram = rng.randbytes(DRAM_BYTES)
-        slave = ReadSlave(config.n, dram, rng, latency=rng.choice([1, 30]), stall=rng.choice([0, 0.5]))
+        slave = ReadSlave(
+            config.beat_bytes, dram, rng, latency=rng.choice([1, 30]), stall=rng.choice([0, 0.5])
+        )
         bench = LoadTestbench(config, slave, rng, refuse=rng.choice([0, 0.5]))
 
         async def run(ctx, bench=bench, slave=slave, rng=rng, config=config, dram=dram) -> None:

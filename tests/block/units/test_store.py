@@ -10,15 +10,15 @@ from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.memory.ports import SP_READ_LATENCY
 from hw.units.store.unit import StoreUnit
-from tests.block.units.dma_models import WriteSlave, set_command, store_command, store_writes
+from tests.block.units.dma_models import MACHINES, WriteSlave, set_command, store_command, store_writes
 from tests.support.sp_port import SpPort
 from tests.support.testbench import Testbench, shared_block
 
 DRAM_BYTES = 32768
 
 
-def small(n: int, pipelined: bool = False) -> MlaConfig:
-    config = MlaConfig(n=n, sp_bytes=128 * n, acc_bytes=256 * n, max_burst=16)
+def small(n: int, pipelined: bool = False, bus: int = 0) -> MlaConfig:
+    config = MlaConfig(n=n, bus_bytes=bus, sp_bytes=128 * n, acc_bytes=256 * n, max_burst=16)
     return replace(config, fuse_rate=4, serial_commands=1, pipelined=1) if pipelined else config
 
 
@@ -125,17 +125,17 @@ def random_command(rng: random.Random, config: MlaConfig) -> dict:
             return command
 
 
-@pytest.mark.parametrize(("n", "pipelined"), [(4, False), (8, False), (16, False), (32, False), (8, True)])
+@pytest.mark.parametrize(("n", "bus", "pipelined"), MACHINES)
 @pytest.mark.parametrize("smooth", [True, False])
-def test_random_commands(n: int, pipelined: bool, smooth: bool) -> None:
-    seed = 900 * n + smooth
+def test_random_commands(n: int, bus: int, pipelined: bool, smooth: bool) -> None:
+    seed = 900 * n + smooth + 10 * (bus > n)
     print("seed", seed)
     rng = random.Random(seed)
-    config = small(n, pipelined)
+    config = small(n, pipelined, bus)
     dram = bytearray(rng.randbytes(DRAM_BYTES))
     golden = bytearray(dram)
     commands = [random_command(rng, config) for _ in range(40)]
-    slave = WriteSlave(n, dram, rng, latency=rng.choice([1, 20]), stall=0 if smooth else 0.3)
+    slave = WriteSlave(bus, dram, rng, latency=rng.choice([1, 20]), stall=0 if smooth else 0.3)
     bench = StoreTestbench(config, slave, rng, refuse=0 if smooth else 0.3, hold_tags=not smooth)
     footprints = [store_writes(c, bench.memory) for c in commands]
     for footprint in footprints:
@@ -165,13 +165,14 @@ def test_random_commands(n: int, pipelined: bool, smooth: bool) -> None:
 
 
 @pytest.mark.parametrize("strided", [False, True])
-@pytest.mark.parametrize("n", [4, 16])
-def test_fills_the_bus(n: int, strided: bool) -> None:
-    """At least 99% of the cycles from the first to the last beat of two commands of 500 beats carry a beat."""
+@pytest.mark.parametrize(("n", "bus"), [(4, 4), (16, 16), (4, 8), (16, 32)])
+def test_fills_the_bus(n: int, bus: int, strided: bool) -> None:
+    """At least 99% of the cycles from the first to the last beat of two commands of 500 rows carry n bytes."""
     rng = random.Random(5)
-    config = MlaConfig(n=n, sp_bytes=1024 * n, acc_bytes=256 * n)
+    config = MlaConfig(n=n, bus_bytes=bus, sp_bytes=1024 * n, acc_bytes=256 * n)
     dram = bytearray(1 << 17)
-    slave = WriteSlave(n, dram, rng, latency=400)
+    slave = WriteSlave(bus, dram, rng, latency=400)
+    beats = 1000 if strided else 1000 * n // bus
     bench = StoreTestbench(config, slave, rng)
     command = (
         store_command(dram=0, src=3, len=n, y_count=500, dram_y=2 * n, src_y=n)
@@ -184,7 +185,7 @@ def test_fills_the_bus(n: int, strided: bool) -> None:
         sending = [command, {**command, "dram": 1 << 16}]
         set_command(ctx, bench.dut.cmd.payload, Unit.STORE, sending.pop(0))
         ctx.set(bench.dut.cmd.valid, 1)
-        while slave.beats < 1000:
+        while slave.beats < beats:
             before = slave.beats
             if await bench.cycle_once(ctx):
                 if sending:
@@ -207,10 +208,9 @@ def test_errors_and_abort() -> None:
     """
     for seed in range(30):
         rng = random.Random(seed)
-        n = rng.choice([4, 8])
-        config = small(n)
+        config = small(rng.choice([4, 8]), bus=rng.choice([0, 8]))
         dram = bytearray(DRAM_BYTES)
-        slave = WriteSlave(n, dram, rng, latency=rng.choice([1, 30]), stall=rng.choice([0, 0.5]))
+        slave = WriteSlave(config.beat_bytes, dram, rng, rng.choice([1, 30]), rng.choice([0, 0.5]))
         bench = StoreTestbench(config, slave, rng, refuse=rng.choice([0, 0.5]))
 
         async def run(ctx, bench=bench, slave=slave, rng=rng, config=config, dram=dram) -> None:
@@ -226,12 +226,12 @@ def test_errors_and_abort() -> None:
                     ctx.set(bench.dut.abort, 0)
                 spare = 8 if slave.stall else 0
                 await bench.finish(ctx)
-                assert slave.strobes - strobes <= spare * config.n
+                assert slave.strobes - strobes <= spare * config.beat_bytes
                 assert len(bench.done_tags) == dones and not slave.open and not slave.answers
                 ctx.set(bench.dut.abort, 0)
                 await bench.cycle_once(ctx)
             command = random_command(rng, config)
-            first = (command["dram"] // config.n) * config.n
+            first = command["dram"] // config.beat_bytes * config.beat_bytes
             slave.error_at = {first}
             wanted = store_writes(command, bench.memory)
             await bench.send(ctx, [command])

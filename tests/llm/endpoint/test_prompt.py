@@ -37,7 +37,7 @@ def test_complete_prompt(task: GeneratorTask) -> None:
         f"{task.measured.cycles:,} cycles",
         f"the lower bound is {task.measured.floor:,} cycles",
         f"Bottleneck of these layers: {task.bound}",
-        "n=16, sp_bytes=262144",
+        "n=16, bus_bytes=16, sp_bytes=262144",
         "100 cycles from an address",
         "16 bytes per cycle",
         "```asm\n.name",
