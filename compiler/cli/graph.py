@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from compiler.cli.compile import REFERENCE, add_compile, add_dispatch, has_share
 from compiler.cli.options import add_memory, add_seed, add_target, check_files, dram_of, fixed_sizes, integer
 from compiler.util.files import print_text, write_output
@@ -124,6 +122,8 @@ def _plan(args: argparse.Namespace) -> "View":
 
 def _plan_request(args: argparse.Namespace) -> "PlanRequest":
     """Compile the network as usual and with the options of dispatch, and read the requests."""
+    import numpy as np
+
     from compiler.cli import serve
     from compiler.cli.compile import compile_model
     from compiler.cli.request_stream import requests_of

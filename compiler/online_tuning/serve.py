@@ -386,8 +386,18 @@ class _Run:
         now = server.current.network, server.current.number, server.completed, dram
         if self.profiler:
             self.profiler.sample(*now)
-        if self.execution_log:
+        if self.execution_log and self._same_programs:
             self.execution_log.record(*now)
+
+    @property
+    def _same_programs(self) -> bool:
+        """True if all requests run the same programs, so that the mean cycles of a layer are those of one request."""
+        serving = self.serving
+        return (
+            serving.reusing is None
+            and serving.audits is None
+            and not self.server.current.network.alternatives
+        )
 
     def _results(self, *, wait: bool) -> None:
         results = self.requests.results(wait=wait)

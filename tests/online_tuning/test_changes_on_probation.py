@@ -53,7 +53,10 @@ class FixedServer:
     )
 
     def __post_init__(self) -> None:
-        self.versions, self.driver = self, SimpleNamespace(config=SimpleNamespace(n=4), counters=None)
+        self.versions, self.driver = (
+            self,
+            SimpleNamespace(config=SimpleNamespace(n=4, beat_bytes=4), counters=None),
+        )
         self.current = self.version(0)
         self._last = self.current
         self._waiting: deque[Any] = deque()

@@ -39,7 +39,7 @@ INPUTS = "inputs must be a list, a dict by name, or one array, not"
         ("keep_float", ["conv1", 3], "each of keep_float must be a name, not 3"),
         ("int16", "conv1", "int16 must be a list of names, not 'conv1'"),
         ("skip", 3, "skip must be the name of a tensor, or None, not 3"),
-        ("schedule", {}, "schedule must be a Schedule or None, not {}"),
+        ("schedule", "x", "schedule must be a Schedule, a dict of them by batch size, or None, not 'x'"),
         ("dram", None, "dram must be a DramTiming, not None"),
         ("dram", DramTiming(latency=0), "latency of dram must be at least 1, not 0"),
         ("dram", DramTiming(bytes_per_cycle=0), "bytes_per_cycle of dram must be more than 0, not 0"),
