@@ -100,8 +100,7 @@ def tuned_part(result: RequestResult, batch: int) -> RequestResult | None:
     """
     network = result.version.network
     if network.smaller:
-        variant = network.for_samples(result.batch_size)
-        return result if (variant.batch if variant else network.batch) == batch else None
+        return result if network.batch_for(result.batch_size) == batch else None
     if not network.alternatives.isdisjoint(macro.program for macro in result.macros):
         return None
     probes = {part.program.name for code in network.codes for part in code.parts if not part.layers}

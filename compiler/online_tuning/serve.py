@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -46,6 +46,7 @@ from compiler.serving.request import Request, RequestResult, RequestSource
 from compiler.serving.reuse import ReusingServer
 from compiler.serving.server import (
     VERSIONS,
+    BatchingServer,
     DynamicBatcher,
     InterruptHandler,
     RequestServer,
@@ -410,7 +411,7 @@ class _Run:
             self.windows.sample(results[-1])
 
     def _event(self, document: Document) -> None:
-        if isinstance(self.requests, (DynamicBatcher, TimedServer)) and "request" in document:
+        if isinstance(self.requests, BatchingServer) and "request" in document:
             document["request"] = self.requests.first_request(document["request"])
         for listener in self.listeners:
             listener.event(document)
@@ -464,7 +465,7 @@ class _Tuning:
     """
 
     def __init__(self, run: "_Run", job: SearchJob, stack: ExitStack):
-        self.run, self.job, self.stack = run, job, stack
+        self.run, self.job = run, job
         self.tuner: OnlineTuner | None = None
         self.batch = job.options.batch
         self._compilers = cache(self._compiler)
@@ -503,9 +504,7 @@ class _Tuning:
     def note(self, result: RequestResult) -> None:
         """Note the batch size whose programs a request ran."""
         if self._sizes:
-            network = result.version.network
-            variant = network.for_samples(result.batch_size)
-            size = variant.batch if variant else network.batch
+            size = result.version.network.batch_for(result.batch_size)
             self._recent.append((size, result.cycles / result.batch_size))
 
     def end(self) -> None:
@@ -514,9 +513,9 @@ class _Tuning:
             self.tuner.llm_usage.end(self.run.server.submitted)
 
     def _most_used(self) -> int:
-        cycles = Counter[int]()
+        cycles = defaultdict[int, float](float)
         for size, taken in self._recent:
-            cycles[size] += taken  # type: ignore[assignment]  # mean cycles of a request
+            cycles[size] += taken
         return max(sorted(cycles), key=cycles.__getitem__)
 
     def _begin(self, batch: int) -> None:

@@ -528,6 +528,11 @@ class StagedNetwork:
         """Return the smallest variant for `count` samples; None if only the programs for whole batches suffice."""
         return next((each for each in self.smaller if count <= each.batch), None)
 
+    def batch_for(self, count: int) -> int:
+        """Return the batch size of the programs that run for `count` samples."""
+        variant = self.for_samples(count)
+        return variant.batch if variant else self.batch
+
     def best_batch(self, waiting: int, measured: Mapping[int, float] = MappingProxyType({})) -> int:
         """Return how many waiting samples to run in one batch, so that the work per sample is minimal.
 

@@ -400,7 +400,36 @@ class RequestServer(Protocol):
 VERSIONS = 4
 
 
-class DynamicBatcher:
+class BatchingServer:
+    """Server that combines requests into batches, and knows the first request of each.
+
+    Parameters
+    ----------
+    server : Server
+        Server that receives batches from this object only.
+
+    Attributes
+    ----------
+    submitted : int
+        Number of submitted requests.
+    """
+
+    def __init__(self, server: Server):
+        self.server, self.submitted = server, 0
+        self._starts, self._batched, self._before = list[int](), 0, server.submitted
+
+    def _add_batch(self, count: int) -> None:
+        """Note that the next requests form a batch."""
+        self._starts.append(self._batched)
+        self._batched += count
+
+    def first_request(self, batch: int) -> int:
+        """Return the index of the first request of a batch, given the batch's index; of the next request for others."""
+        number = batch - self._before
+        return self._starts[number] if number < len(self._starts) else self._batched
+
+
+class DynamicBatcher(BatchingServer):
     """Combines single-sample requests for a server whose network has a batch dimension.
 
     A request is submitted immediately if the server has a free slot. Requests that arrive while no slot is free are
@@ -414,11 +443,9 @@ class DynamicBatcher:
     """
 
     def __init__(self, server: Server):
-        self.server = server
+        super().__init__(server)
         self._waiting: list[Arrays] = []
         self._sent: deque[list[Arrays]] = deque()
-        self._starts, self._before = list[int](), server.submitted  # first request of each batch
-        self.submitted = 0
 
     def submit(self, request: Request) -> None:
         """Queue a request; block while the server has no free slot and the batch is full.
@@ -443,14 +470,9 @@ class DynamicBatcher:
             self._send()
         return out
 
-    def first_request(self, batch: int) -> int:
-        """Return the index of the first request of a batch, given the batch's index; of the next request for others."""
-        number = batch - self._before
-        return self._starts[number] if number < len(self._starts) else self.submitted - len(self._waiting)
-
     def _send(self) -> None:
         count = self.server.current.network.best_batch(len(self._waiting))
-        self._starts.append(self.submitted - len(self._waiting))
+        self._add_batch(count)
         group, self._waiting = self._waiting[:count], self._waiting[count:]
         self._sent.append(group)
         self.server.submit(stack_batch(self.server.current.network, group), len(group))
@@ -465,7 +487,7 @@ class DynamicBatcher:
         ]
 
 
-class TimedServer:
+class TimedServer(BatchingServer):
     """Runs requests that arrive at given times, in batches of those that have arrived when the machine becomes free.
 
     Parameters
@@ -479,10 +501,9 @@ class TimedServer:
     """
 
     def __init__(self, server: Server, clock: float, chooser: RequestServer | None = None):
-        self.server, self.clock, self.chooser = server, clock, chooser
-        self.now, self.submitted = 0.0, 0
+        super().__init__(server)
+        self.clock, self.chooser, self.now = clock, chooser, 0.0
         self._waiting: deque[tuple[int, float, Request]] = deque()
-        self._starts, self._before = list[int](), server.submitted  # first request of each batch
         self._measured: dict[int, float] = {}  # cycles of a batch by the batch size of its programs
         self._ready: list[RequestResult] = []
 
@@ -512,18 +533,13 @@ class TimedServer:
         out, self._ready = self._ready, []
         return out
 
-    def first_request(self, batch: int) -> int:
-        """Return the index of the first request of a batch, given the batch's index; of the next request for others."""
-        number = batch - self._before
-        return self._starts[number] if number < len(self._starts) else self.submitted - len(self._waiting)
-
     def _run(self) -> None:
         """Run one batch of the requests that have arrived when it starts."""
         server, network = self.server, self.server.current.network
         start = max(self.now, self._waiting[0][1])
         arrived = sum(arrival <= start for _, arrival, _ in self._waiting)
         count = network.best_batch(arrived, self._measured)
-        self._starts.append(self._waiting[0][0])
+        self._add_batch(count)
         group = [self._waiting.popleft() for _ in range(count)]
         if network.batch > 1:
             server.submit(stack_batch(network, [request.inputs for _, _, request in group]), count)
@@ -536,8 +552,7 @@ class TimedServer:
             else:
                 server.submit(request.inputs, stream=request.stream, reset=request.reset)
                 (result,) = server.results(wait=True)
-        variant = network.for_samples(count)
-        self._measured[variant.batch if variant else network.batch] = result.cycles
+        self._measured[network.batch_for(count)] = result.cycles
         self.now = start + (result.cycles + result.delay) / (self.clock * 1e3)
         parts = split_batch(network, result.outputs, count) if network.batch > 1 else [result.outputs]
         for (index, arrival, request), outputs in zip(group, parts, strict=True):
